@@ -193,7 +193,7 @@ inline OpCases fused_cases() {
   std::erase_if(cases, [](const OpCase& c) {
     const auto* const forward = std::get_if<SwiGluGemm>(&c.attrs);
     const bool other = forward ? !forward->result : std::get<SwiGluGemmBackward>(c.attrs).restore;
-    return other || c.operands[0].shape.rows() < cuda::kTileRows;
+    return other || c.operands[0].shape.rows() < cuda::kProductTileRows;
   });
   return cases;
 }

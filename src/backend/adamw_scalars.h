@@ -1,4 +1,4 @@
-// Holds what all elements of an AdamW step share.
+// Computes the scalars that all elements of an AdamW step share.
 #pragma once
 
 #include <cmath>
@@ -21,13 +21,13 @@ struct AdamWScalars {
     mean_keep = static_cast<float>(beta1);
     root_of_square_share = static_cast<float>(std::sqrt(1 - beta2));
     epsilon = static_cast<float>(adamw.epsilon);
-    const double of_mean = -rate / (1 - std::pow(beta1, step));
-    rate_of_mean = static_cast<float>(of_mean);
-    root_over_rate = static_cast<float>(1 / (std::sqrt(1 - std::pow(beta2, step)) * of_mean));
-    epsilon_over_rate = adamw.epsilon > 0 ? static_cast<float>(adamw.epsilon / of_mean) : 0.0f;
+    const double mean_rate = -rate / (1 - std::pow(beta1, step));
+    rate_of_mean = static_cast<float>(mean_rate);
+    root_over_rate = static_cast<float>(1 / (std::sqrt(1 - std::pow(beta2, step)) * mean_rate));
+    epsilon_over_rate = adamw.epsilon > 0 ? static_cast<float>(adamw.epsilon / mean_rate) : 0.0f;
   }
   float keep, mean_share, square_keep, square_share, root_correction, inverse_correction, epsilon, rate_of_mean;
-  // With 8-bit state, whose rounding is coarser than the effect of the order of operations:
+  // Steps with 8-bit state, whose rounding is coarser than the effect of the order of operations, compute
   //   m = (beta1 scale) code + (share factor) g             v = (root_of_square_share factor g)^2 + (beta2 scale) code
   //   w = keep w + m / (root_over_rate sqrt(v) + epsilon_over_rate)
   // A fused multiply-add rounds once, a quotient is a product with the rounded inverse, and v has kLeastSquare added,

@@ -1,4 +1,4 @@
-// The numbers of GELU by tanh (Hendrycks and Gimpel, arXiv:1606.08415), once for all kernels. GELU(x) is x sigmoid(z)
+// Holds the constants of GELU by tanh (Hendrycks and Gimpel, arXiv:1606.08415) for all kernels. GELU(x) is x sigmoid(z)
 // with z = 2 sqrt(2 / pi) (x + 0.044715 x^3), since 1 + tanh(z / 2) = 2 sigmoid(z).
 #pragma once
 

@@ -1,4 +1,4 @@
-// Takes the views of one op in ops.h's order, and compares them with what its kind says.
+// Takes the views of one op in ops.h's order, and checks that they are what its kind expects.
 #pragma once
 
 #include <initializer_list>
@@ -9,13 +9,13 @@
 
 namespace snug {
 
-// A set of dtypes that an operand may have.
+// Lists the dtypes that an operand may have.
 using DTypes = std::initializer_list<DType>;
 inline constexpr DTypes kActivation{DType::F32, DType::BF16};
 inline constexpr DTypes kFloat{DType::F32, DType::BF16, DType::F16};
 
-// Gives the next view at each take. Throws InternalError that names the op's site and the operand if it is missing or
-// is not what was expected, and in done() if one is left over.
+// Gives the next view at each take. Throws InternalError that names the op's site and the operand if the view is
+// missing or differs from the expected one, and in done() if one is left over.
 class Operands {
  public:
   Operands(const Op& op, std::span<const TensorView> views) : op_(op), views_(views) {}
@@ -32,7 +32,7 @@ class Operands {
   std::byte* scratch(uint64_t bytes);
   void done() const;
 
-  // States what else must hold of the operands taken.
+  // Throws unless a further condition on the operands taken holds.
   template <class... Args>
   void expect(bool holds, fmt::format_string<Args...> format, Args&&... args) const {
     if (!holds) refuse(fmt::format(format, std::forward<Args>(args)...));
@@ -65,7 +65,7 @@ struct Nf4Operands {
 };
 Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands);
 
-// Requires what a Quantize may ask beyond its format, which only Fp8 has.
+// Requires that only the format Fp8 has factors or columns.
 inline void expect_fp8_extras(const Quantize& quantize, const Operands& operands) {
   operands.expect(quantize.format == BaseFormat::Fp8 || !(quantize.factors || quantize.columns),
                   "found factors or columns and format {}, expected fp8", name(quantize.format));

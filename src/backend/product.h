@@ -1,4 +1,4 @@
-// Reads from its operands what a Gemm op asks for: the part that planning and binding share.
+// Reads a Gemm op's product from its operands, for planning and for binding.
 #pragma once
 
 #include <span>

@@ -1,9 +1,9 @@
 // Computes AdamW (Loshchilov and Hutter, arXiv:1711.05101), with every operation and rounding of torch.optim.AdamW on
 // one tensor at a time, so that a run here can be compared with torch:
 //   w *= 1 - lr decay;   m += (1 - beta1) (g - m);   v = beta2 v + (1 - beta2) g g
-//   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-// Smaller formats of m and v are widened to fp32 for the step, which uses what it computed, and are rounded after it.
-// With 8-bit state the order of operations differs: adamw_scalars.h.
+//   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon) Smaller formats of m and v are widened to
+// fp32 for the step, which uses the unrounded results, and are rounded after it. With 8-bit state the order of
+// operations differs: adamw_scalars.h.
 #include "backend/adamw_scalars.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
@@ -55,8 +55,8 @@ struct RoundedWeight {
 
 // Holds a block of m and v in fp32, in place or in its own memory, and the random bits of its elements.
 struct StateBlock {
-  float own_m[kStateBlock], own_v[kStateBlock];
-  float *m = own_m, *v = own_v;
+  float m_values[kStateBlock], v_values[kStateBlock];
+  float *m = m_values, *v = v_values;
   float m_scale = 1, v_scale = 1;  // of the values that m and v hold
   uint32_t random[kStateBlock] = {};
 };
@@ -134,13 +134,13 @@ void update_block(const AdamWScalars& s, const Weight& weight, const State&, con
 template <class G, class Weight>
 void update_block(const AdamWScalars& s, const Weight& weight, const Bit8State&, const G* g, float factor,
                   int64_t begin, int64_t count, StateBlock& block) {
-  const float of_mean = factor * s.mean_share, of_square = factor * s.root_of_square_share;
+  const float mean_factor = factor * s.mean_share, square_factor = factor * s.root_of_square_share;
   const float m_scale = block.m_scale * s.mean_keep, v_scale = block.v_scale * s.square_keep;
   float *const m = block.m, *const v = block.v;
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) {
-    const float gradient = to_float(g[begin + i]), change = gradient * of_square;
-    m[i] = std::fma(m[i], m_scale, gradient * of_mean);
+    const float gradient = to_float(g[begin + i]), change = gradient * square_factor;
+    m[i] = std::fma(m[i], m_scale, gradient * mean_factor);
     v[i] = std::fma(change, change, std::fma(v[i], v_scale, AdamWScalars::kLeastSquare));
     const float root = std::fma(std::sqrt(v[i]), s.root_over_rate, s.epsilon_over_rate);
     weight.store(begin + i, std::fma(m[i], 1.0f / root, weight.load(begin + i) * s.keep), block.random[i]);

@@ -72,7 +72,7 @@ class TiledAttention {
 
   void pack(const DocumentTile& tile, int64_t kv_head) {
     pack_a(head_rows(k_, tile, columns_.key(kv_head)), scratch_.keys + packed_offset(tile, kv_head));
-    pack_a_turned(head_rows(v_, tile, columns_.key(kv_head)), scratch_.values + packed_offset(tile, kv_head));
+    pack_a_transposed(head_rows(v_, tile, columns_.key(kv_head)), scratch_.values + packed_offset(tile, kv_head));
   }
 
   void attend(int64_t index, int64_t head) {
@@ -85,24 +85,24 @@ class TiledAttention {
     StackArray<float, kTile * kTile> products;
     StackArray<float, kTile * kMaxDim> sums;
     RunningSoftmax softmax;
-    const float scale = cap_ > 0 ? 1.0f : scale_;  // capped scores have it
+    const float scale = cap_ > 0 ? 1.0f : scale_;  // capped scores are scaled already
 
     const TileUnit unit;
-    pack_b_turned(head_rows(q_, tile, columns_.query(head)), q.data());
+    pack_b_transposed(head_rows(q_, tile, columns_.query(head)), q.data());
     for (int64_t j = first; j <= index; j++) {
-      const DocumentTile& seen = scratch_.tiles[j];
-      const int64_t keys = seen.padded_rows();
-      tile_product(scratch_.keys + packed_offset(seen, kv_head), padded, q.data(), queries, products.data(), kTile,
+      const DocumentTile& key_tile = scratch_.tiles[j];
+      const int64_t keys = key_tile.padded_rows();
+      tile_product(scratch_.keys + packed_offset(key_tile, kv_head), padded, q.data(), queries, products.data(), kTile,
                    keys, queries, padded, false);
       if (cap_ > 0) cap_scores(products.data(), nullptr, keys, queries, scale_, cap_);
       VisibleKeys room;
-      softmax.add(products.data(), keys, queries, visible_keys(start, seen.index() * kTile, window_, room), scale);
+      softmax.add(products.data(), keys, queries, visible_keys(start, key_tile.index() * kTile, window_, room), scale);
       for (int64_t u = 0; u < keys; u += 2)
         round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
                        weights.data() + u * queries);
       if (j > first) scale_columns(sums.data(), padded, queries, softmax.factor);
-      tile_product(scratch_.values + packed_offset(seen, kv_head), keys, weights.data(), queries, sums.data(), queries,
-                   padded, queries, keys, j > first);
+      tile_product(scratch_.values + packed_offset(key_tile, kv_head), keys, weights.data(), queries, sums.data(),
+                   queries, padded, queries, keys, j > first);
     }
     for (int64_t i = 0; i < queries; i++) softmax.factor[i] = 1 / softmax.sum[i];
     scale_columns(sums.data(), padded, queries, softmax.factor);

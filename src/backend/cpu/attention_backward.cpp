@@ -20,7 +20,7 @@ struct BackwardScratch {
     tiles = walk.take<DocumentTile>(bounds.tiles);
     document_tiles = walk.take<int32_t>(documents + 1);
     keys = walk.take<T>(packed);
-    keys_turned = walk.take<T>(packed);
+    keys_transposed = walk.take<T>(packed);
     values = walk.take<T>(packed);
     dkeys = walk.take<float>(sums);
     dvalues = walk.take<float>(sums);
@@ -31,7 +31,7 @@ struct BackwardScratch {
   DocumentTile* tiles;
   int32_t* document_tiles;  // the first tile of each document, and the end of the last
   T *keys, *values;         // by key head and tile: A [tokens][padded dim]
-  T* keys_turned;           // by key head and tile: A [padded dim][tokens]
+  T* keys_transposed;       // by key head and tile: A [padded dim][tokens]
   float *dkeys, *dvalues;   // by head: [T][padded dim]
   uint64_t bytes;
 };
@@ -88,8 +88,8 @@ class TiledAttentionBackward {
  private:
   // Holds one head's tile of queries, ready for all its products.
   struct Queries {
-    StackArray<T, kTile * kMaxDim> q, q_turned, dout, dout_turned;  // B, by rows and by columns
-    StackArray<float, kTile * kMaxDim> dq;                          // [padded dim][queries]
+    StackArray<T, kTile * kMaxDim> q, q_transposed, dout, dout_transposed;  // B, by rows and by columns
+    StackArray<float, kTile * kMaxDim> dq;                                  // [padded dim][queries]
     alignas(64) float lse[kTile], delta[kTile];
   };
   struct TilePair {
@@ -114,7 +114,7 @@ class TiledAttentionBackward {
     const auto keys = head_rows(k_, tile, columns_.key(kv_head));
     const int64_t offset = packed_offset(tile, kv_head);
     pack_a(keys, scratch_.keys + offset);
-    pack_a_turned(keys, scratch_.keys_turned + offset);
+    pack_a_transposed(keys, scratch_.keys_transposed + offset);
     pack_a(head_rows(v_, tile, columns_.key(kv_head)), scratch_.values + offset);
   }
 
@@ -122,9 +122,9 @@ class TiledAttentionBackward {
     const auto q = head_rows(q_, tile, columns_.query(head));
     const auto dout = head_rows(dout_, tile, columns_.query(head));
     pack_b(q, queries.q.data());
-    pack_b_turned(q, queries.q_turned.data());
+    pack_b_transposed(q, queries.q_transposed.data());
     pack_b(dout, queries.dout.data());
-    pack_b_turned(dout, queries.dout_turned.data());
+    pack_b_transposed(dout, queries.dout_transposed.data());
     std::fill_n(queries.lse, kTile, 0.0f);
     std::copy_n(lse_[head] + tile.begin, tile.rows(), queries.lse);
     row_products(head_rows(out_, tile, columns_.query(head)), dout, queries.delta);
@@ -138,8 +138,9 @@ class TiledAttentionBackward {
     for (int64_t i = first; i < end; i++) {
       const DocumentTile& tile = scratch_.tiles[i];
       load(tile, head, queries);
-      const int64_t seen = first + first_visible(tile.index() * kTile, window_) / kTile;
-      for (int64_t j = seen; j <= i; j++) differentiate_pair(tile, scratch_.tiles[j], j == seen, head, queries, pair);
+      const int64_t first_key_tile = first + first_visible(tile.index() * kTile, window_) / kTile;
+      for (int64_t j = first_key_tile; j <= i; j++)
+        differentiate_pair(tile, scratch_.tiles[j], j == first_key_tile, head, queries, pair);
       float* dq = queries.dq.data();
       for (int64_t r = 0; r < columns_.padded * tile.padded_rows(); r++) dq[r] *= scale_;
       round_columns(dq, tile.padded_rows(), tile.rows(), columns_.dim, dq_[tile.begin] + columns_.query(head),
@@ -147,16 +148,16 @@ class TiledAttentionBackward {
     }
   }
 
-  void differentiate_pair(const DocumentTile& tile, const DocumentTile& seen, bool first, int64_t head,
+  void differentiate_pair(const DocumentTile& tile, const DocumentTile& key_tile, bool first, int64_t head,
                           Queries& queries, TilePair& pair) {
-    const int64_t width = tile.padded_rows(), keys = seen.padded_rows(), padded = columns_.padded;
-    const int64_t offset = packed_offset(seen, columns_.kv_head(head));
-    const bool diagonal = seen.begin == tile.begin;
+    const int64_t width = tile.padded_rows(), keys = key_tile.padded_rows(), padded = columns_.padded;
+    const int64_t offset = packed_offset(key_tile, columns_.kv_head(head));
+    const bool diagonal = key_tile.begin == tile.begin;
     VisibleKeys room;
-    const VisibleKeys* const visible = visible_keys(tile.index() * kTile, seen.index() * kTile, window_, room);
-    tile_product(scratch_.keys + offset, padded, queries.q_turned.data(), width, pair.p.data(), kTile, keys, width,
+    const VisibleKeys* const visible = visible_keys(tile.index() * kTile, key_tile.index() * kTile, window_, room);
+    tile_product(scratch_.keys + offset, padded, queries.q_transposed.data(), width, pair.p.data(), kTile, keys, width,
                  padded, false);
-    tile_product(scratch_.values + offset, padded, queries.dout_turned.data(), width, pair.ds.data(), kTile, keys,
+    tile_product(scratch_.values + offset, padded, queries.dout_transposed.data(), width, pair.ds.data(), kTile, keys,
                  width, padded, false);
     if (cap_ > 0) cap_scores(pair.p.data(), pair.slopes.data(), keys, width, scale_, cap_);
     differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, visible, cap_ > 0 ? 1.0f : scale_, queries.lse,
@@ -171,21 +172,21 @@ class TiledAttentionBackward {
       round_row(ds + kTile, width, pair.ds_a.data() + (u + 1) * width);
       round_row_pair(ds, ds + kTile, width, pair.ds_b.data() + u * width);
     }
-    tile_product(scratch_.keys_turned + offset, keys, pair.ds_b.data(), width, queries.dq.data(), width, padded, width,
-                 keys, !first);
+    tile_product(scratch_.keys_transposed + offset, keys, pair.ds_b.data(), width, queries.dq.data(), width, padded,
+                 width, keys, !first);
 
     // The diagonal tile is the first to reach a tile of keys. A tile that is not full is reached by no other, and is
     // computed beside the sums because its zeros would run into the next document's.
-    const bool full = seen.rows() == kTile;
-    float* dk = scratch_.dkeys + sum_offset(seen, head);
-    float* dv = scratch_.dvalues + sum_offset(seen, head);
+    const bool full = key_tile.rows() == kTile;
+    float* dk = scratch_.dkeys + sum_offset(key_tile, head);
+    float* dv = scratch_.dvalues + sum_offset(key_tile, head);
     float* to_dk = full ? dk : pair.dk.data();
     float* to_dv = full ? dv : pair.dv.data();
     tile_product(pair.ds_a.data(), width, queries.q.data(), padded, to_dk, padded, keys, padded, width, !diagonal);
     tile_product(pair.p_a.data(), width, queries.dout.data(), padded, to_dv, padded, keys, padded, width, !diagonal);
     if (full) return;
-    std::copy_n(to_dk, seen.rows() * padded, dk);
-    std::copy_n(to_dv, seen.rows() * padded, dv);
+    std::copy_n(to_dk, key_tile.rows() * padded, dk);
+    std::copy_n(to_dv, key_tile.rows() * padded, dv);
   }
 
   // Adds up the gradients of a key head over its query heads.

@@ -69,7 +69,7 @@ void exchange(Words (&rows)[kLanesOfWords]) {
 }
 
 // Transposes a matrix of words; rows and cols are multiples of 16.
-void turn_words(const uint32_t* from, int64_t rows, int64_t cols, uint32_t* to) {
+void transpose_words(const uint32_t* from, int64_t rows, int64_t cols, uint32_t* to) {
   for (int64_t r = 0; r < rows; r += kLanesOfWords)
     for (int64_t c = 0; c < cols; c += kLanesOfWords) {
       Words block[kLanesOfWords];
@@ -97,22 +97,22 @@ void pack_a(const HeadRows<T>& from, T* to) {
 }
 
 template <class T>
-void pack_b_turned(const HeadRows<T>& from, T* to) {
+void pack_b_transposed(const HeadRows<T>& from, T* to) {
   StackArray<T, kTile * kMaxDim> filled_up;
   pack_a(from, filled_up.data());
-  turn_words(reinterpret_cast<const uint32_t*>(filled_up.data()), round_up_to_step(from.rows),
-             round_up_to_step(from.dim) / kGroup<T>, reinterpret_cast<uint32_t*>(to));
+  transpose_words(reinterpret_cast<const uint32_t*>(filled_up.data()), round_up_to_step(from.rows),
+                  round_up_to_step(from.dim) / kGroup<T>, reinterpret_cast<uint32_t*>(to));
 }
 
 template <>
-void pack_a_turned<float>(const HeadRows<float>& from, float* to) {
-  pack_b_turned(from, to);
+void pack_a_transposed<float>(const HeadRows<float>& from, float* to) {
+  pack_b_transposed(from, to);
 }
 
 template <>
-void pack_a_turned<BFloat16>(const HeadRows<BFloat16>& from, BFloat16* to) {
+void pack_a_transposed<BFloat16>(const HeadRows<BFloat16>& from, BFloat16* to) {
   StackArray<BFloat16, kTile * kMaxDim> pairs;
-  pack_b_turned(from, pairs.data());
+  pack_b_transposed(from, pairs.data());
   const int64_t rows = round_up_to_step(from.rows), dim = round_up_to_step(from.dim);
   for (int64_t d = 0; d < dim; d += 2) {
     const BFloat16* pair = pairs.data() + d * rows;
@@ -188,7 +188,7 @@ template <class T>
 void round_columns(const float* from, int64_t n, int64_t count, int64_t dim, T* to, int64_t to_stride) {
   StackArray<float, kTile * kMaxDim> rows;
   const int64_t padded = round_up_to_step(dim);
-  turn_words(reinterpret_cast<const uint32_t*>(from), padded, n, reinterpret_cast<uint32_t*>(rows.data()));
+  transpose_words(reinterpret_cast<const uint32_t*>(from), padded, n, reinterpret_cast<uint32_t*>(rows.data()));
   for (int64_t r = 0; r < count; r++) round_row(rows.data() + r * padded, dim, to + r * to_stride);
 }
 
@@ -199,8 +199,8 @@ void scale_columns(float* sums, int64_t rows, int64_t cols, const float* factors
 
 template void pack_a(const HeadRows<float>&, float*);
 template void pack_a(const HeadRows<BFloat16>&, BFloat16*);
-template void pack_b_turned(const HeadRows<float>&, float*);
-template void pack_b_turned(const HeadRows<BFloat16>&, BFloat16*);
+template void pack_b_transposed(const HeadRows<float>&, float*);
+template void pack_b_transposed(const HeadRows<BFloat16>&, BFloat16*);
 template void round_columns(const float*, int64_t, int64_t, int64_t, float*, int64_t);
 template void round_columns(const float*, int64_t, int64_t, int64_t, BFloat16*, int64_t);
 
@@ -217,8 +217,8 @@ namespace {
 using Ints = int32_t __attribute__((vector_size(64)));
 constexpr float kLog2E = 0x1.715476p0f;
 
-// Returns 2^x for x <= 127, within 2^-22; what would underflow becomes 2^-126, NaN stays. x = n + r with |r| <= 1/2;
-// 2^r by its Taylor series to r^6. Weights tolerate this; the general exponential of math.h takes twice as long.
+// Returns 2^x for x <= 127, within 2^-22; results that would underflow become 2^-126, NaN stays. x = n + r with |r| <=
+// 1/2; 2^r by its Taylor series to r^6. Weights tolerate this; the general exponential of math.h takes twice as long.
 inline Floats exp2(Floats x) {
   constexpr float kRound = 0x1.8p23f;  // added and subtracted again: rounds to a whole number, kept in the low bits
   x = x < -126.0f ? Floats{} - 126.0f : x;
@@ -234,14 +234,14 @@ inline Floats exp2(Floats x) {
   return p * std::bit_cast<Floats>(power);
 }
 
-// Holds the visible keys of some queries.
-struct Seen {
-  Seen(const VisibleKeys* visible, int64_t query, int64_t keys)
+// Masks the keys of as many queries as a vector has lanes.
+struct MaskVector {
+  MaskVector(const VisibleKeys* visible, int64_t query, int64_t keys)
       : begin(visible ? load<Ints>(visible->begin + query) : Ints{}),
         end(visible ? load<Ints>(visible->end + query) : Ints{} + static_cast<int32_t>(keys)) {}
 
   // Returns `values` of key u, and `none` where a query does not attend to it.
-  Floats or_none(Floats values, int64_t u, Floats none) const {
+  Floats select(Floats values, int64_t u, Floats none) const {
     const Ints key = Ints{} + static_cast<int32_t>(u);
     return ((key >= begin) & (key < end)) ? values : none;
   }
@@ -278,18 +278,18 @@ void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const V
   const float to_log2 = scale * kLog2E;
   for (int64_t q = 0; q < queries; q += kLanesOfWords) {
     float* column = products + q;
-    const Seen seen(visible, q, keys);
+    const MaskVector mask(visible, q, keys);
     const auto before = load<Floats>(maximum + q);
     Floats most = before;
     for (int64_t u = 0; u < keys; u++) {
-      const Floats row = seen.or_none(load<Floats>(column + u * kTile), u, none);
+      const Floats row = mask.select(load<Floats>(column + u * kTile), u, none);
       most = row > most ? row : most;
     }
     const Floats base = most == none ? Floats{} : most;  // no key was visible yet
     const Floats rescale = exp2((before - base) * to_log2), shift = base * to_log2;
     Floats total = load<Floats>(sum + q) * rescale;
     for (int64_t u = 0; u < keys; u++) {
-      const Floats weights = seen.or_none(exp2(load<Floats>(column + u * kTile) * to_log2 - shift), u, Floats{});
+      const Floats weights = mask.select(exp2(load<Floats>(column + u * kTile) * to_log2 - shift), u, Floats{});
       total += weights;
       std::memcpy(column + u * kTile, &weights, sizeof weights);
     }
@@ -303,13 +303,13 @@ void differentiate_softmax(float* products, float* gradients, int64_t keys, int6
                            float scale, const float* lse, const float* delta) {
   const float to_log2 = scale * kLog2E;
   for (int64_t q = 0; q < queries; q += kLanesOfWords) {
-    const Seen seen(visible, q, keys);
+    const MaskVector mask(visible, q, keys);
     const Floats shift = load<Floats>(lse + q) * kLog2E, mean = load<Floats>(delta + q);
     for (int64_t u = 0; u < keys; u++) {
       float* p = products + u * kTile + q;
       float* dp = gradients + u * kTile + q;
-      const Floats weights = seen.or_none(exp2(load<Floats>(p) * to_log2 - shift), u, Floats{});
-      const Floats dproducts = seen.or_none(weights * (load<Floats>(dp) - mean), u, Floats{});
+      const Floats weights = mask.select(exp2(load<Floats>(p) * to_log2 - shift), u, Floats{});
+      const Floats dproducts = mask.select(weights * (load<Floats>(dp) - mean), u, Floats{});
       std::memcpy(p, &weights, sizeof weights);
       std::memcpy(dp, &dproducts, sizeof dproducts);
     }
@@ -318,16 +318,17 @@ void differentiate_softmax(float* products, float* gradients, int64_t keys, int6
 
 template <class T>
 void row_products(const HeadRows<T>& a, const HeadRows<T>& b, float* sums) {
-  StackArray<float, kTile * kMaxDim> terms, turned;
+  StackArray<float, kTile * kMaxDim> terms, transposed;
   const int64_t rows = round_up_to_step(a.rows), width = round_up_to_step(a.dim);
   std::fill_n(terms.data(), rows * width, 0.0f);
   for (int64_t r = 0; r < a.rows; r++)
     for (int64_t d = 0; d < a.dim; d++)
       terms.data()[r * width + d] = to_float(a.data[r * a.stride + d]) * to_float(b.data[r * b.stride + d]);
-  turn_words(reinterpret_cast<const uint32_t*>(terms.data()), rows, width, reinterpret_cast<uint32_t*>(turned.data()));
+  transpose_words(reinterpret_cast<const uint32_t*>(terms.data()), rows, width,
+                  reinterpret_cast<uint32_t*>(transposed.data()));
   for (int64_t r = 0; r < rows; r += kLanesOfWords) {
     Floats total{};
-    for (int64_t d = 0; d < width; d++) total += load<Floats>(turned.data() + d * rows + r);
+    for (int64_t d = 0; d < width; d++) total += load<Floats>(transposed.data() + d * rows + r);
     std::memcpy(sums + r, &total, sizeof total);
   }
 }

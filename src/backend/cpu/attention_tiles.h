@@ -1,5 +1,5 @@
-// Holds what forward, backward and cached attention share: documents cut into tiles, rows packed for tile_product(),
-// and the softmax.
+// Declares the parts that forward, backward and cached attention share: documents cut into tiles, rows packed for
+// tile_product(), and the softmax.
 //
 // A tile is up to kTile tokens of one document, counted from the document's first token. So a document's numbers come
 // from equal products on equal shapes wherever it lies in the block and whatever lies beside it.
@@ -45,7 +45,7 @@ struct DocumentTile {
   int64_t index() const { return (begin - document_begin) / kTile; }  // in its document
 };
 
-// Bounds what the tiles of any documents within T tokens can take.
+// Bounds the number of tiles and packed rows of any documents within T tokens.
 struct TileBounds {
   TileBounds(int64_t tokens, int64_t documents)
       : tiles(tokens / kTile + std::min(tokens, documents)),
@@ -70,13 +70,13 @@ template <class T>
 void pack_a(const HeadRows<T>& from, T* to);
 // Packs rows as A, transposed: [padded dim][padded rows].
 template <class T>
-void pack_a_turned(const HeadRows<T>& from, T* to);
+void pack_a_transposed(const HeadRows<T>& from, T* to);
 // Packs rows as B with a row for each row: [padded rows][padded dim].
 template <class T>
 void pack_b(const HeadRows<T>& from, T* to);
 // Packs rows as B with a column for each row: [padded dim][padded rows].
 template <class T>
-void pack_b_turned(const HeadRows<T>& from, T* to);
+void pack_b_transposed(const HeadRows<T>& from, T* to);
 
 // Rounds n sums.
 template <class T>
@@ -108,7 +108,7 @@ constexpr int64_t first_visible(int64_t query, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
 }
 
-// Turns products [keys][kTile] with `queries` columns into scores under a soft cap, cap tanh(scale product / cap). If
+// Replaces products [keys][kTile] with `queries` columns by scores under a soft cap, cap tanh(scale product / cap). If
 // `slopes` is given, the factors of their gradients, 1 - tanh^2, go there.
 void cap_scores(float* products, float* slopes, int64_t keys, int64_t queries, float scale, float cap);
 
@@ -119,13 +119,13 @@ struct RunningSoftmax {
   alignas(64) float factor[kTile];  // for the sums from before the tile added last
 
   RunningSoftmax();
-  // Turns products [keys][kTile] with `queries` columns (a multiple of kTileStep) into weights relative to the maxima
+  // Replaces products [keys][kTile] with `queries` columns (a multiple of kTileStep) by weights relative to the maxima
   // so far. Weights of keys to which a column does not attend become 0; null: it attends to all.
   void add(float* products, int64_t keys, int64_t queries, const VisibleKeys* visible, float scale);
 };
 
-// Differentiates: with P = exp(scale S - lse), 0 where a query does not attend to a key, turns products S into P and
-// gradients dP into P (dP - delta). Layout and `visible` are as above.
+// Differentiates: with P = exp(scale S - lse), 0 where a query does not attend to a key, replaces products S by P and
+// gradients dP by P (dP - delta). Layout and `visible` are as above.
 void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const VisibleKeys* visible,
                            float scale, const float* lse, const float* delta);
 

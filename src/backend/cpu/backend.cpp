@@ -73,8 +73,8 @@ struct Bind {
 
   template <class Kind>
   Launch one_by_one(const Kind& a) const {
-    return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> of_part) {
-      return std::visit(Bind{part, of_part, products}, part.attrs);
+    return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> part_views) {
+      return std::visit(Bind{part, part_views, products}, part.attrs);
     });
   }
   Launch refuse() const {

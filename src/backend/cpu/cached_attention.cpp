@@ -44,15 +44,16 @@ class TiledCachedAttention {
     load_queries(kv_head, begin, count, q.data());
     const int64_t first = first_visible(position, window_) / kTile * kTile;
     for (int64_t key = first; key < end; key += kTile) {
-      const int64_t seen = std::min(kTile, end - key), width = round_up_to_step(seen);
+      const int64_t key_count = std::min(kTile, end - key), width = round_up_to_step(key_count);
       const T* row = cache_[key] + kv_head * columns_.dim;
-      pack_a<T>({row, cache_.stride, seen, columns_.dim}, keys.data());
-      pack_a_turned<T>({row + columns_.kv_heads * columns_.dim, cache_.stride, seen, columns_.dim}, values.data());
+      pack_a<T>({row, cache_.stride, key_count, columns_.dim}, keys.data());
+      pack_a_transposed<T>({row + columns_.kv_heads * columns_.dim, cache_.stride, key_count, columns_.dim},
+                           values.data());
       tile_product(keys.data(), padded, q.data(), queries, products.data(), kTile, width, queries, padded, false);
       for (int64_t r = 0; r < queries; r++) {
         const int64_t token = position + (begin + r) % tokens_;
         visible.begin[r] = static_cast<int32_t>(std::max<int64_t>(0, first_visible(token, window_) - key));
-        visible.end[r] = static_cast<int32_t>(std::min(seen, token + 1 - key));
+        visible.end[r] = static_cast<int32_t>(std::min(key_count, token + 1 - key));
       }
       if (cap_ > 0) cap_scores(products.data(), nullptr, width, queries, scale_, cap_);
       softmax.add(products.data(), width, queries, &visible, cap_ > 0 ? 1.0f : scale_);
@@ -81,7 +82,7 @@ class TiledCachedAttention {
     for (int64_t r = 0; r < count; r++)
       std::copy_n(q_[(begin + r) % tokens_] + query_column(kv_head, begin + r), columns_.dim,
                   rows.data() + r * columns_.dim);
-    pack_b_turned<T>({rows.data(), columns_.dim, count, columns_.dim}, to);
+    pack_b_transposed<T>({rows.data(), columns_.dim, count, columns_.dim}, to);
   }
 
   HeadColumns columns_;

@@ -47,16 +47,16 @@ uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> op
     if (missing) known->second = cpu::gemm_scratch_bytes(*gemm, operands);
     return known->second;
   }
-  const auto of_ops = [&](const auto& op) {
+  const auto max_over_ops = [&](const auto& op) {
     uint64_t most = 0;
     for (const OpCall<Operand>& call : ops_of(op, operands))
       most = std::max(most, scratch_bytes(call.attrs, call.operands));
     return most;
   };
-  if (const auto* adapted = std::get_if<AdaptedGemm>(&attrs)) return of_ops(*adapted);
-  if (const auto* adapter = std::get_if<AdapterBackward>(&attrs)) return of_ops(*adapter);
-  if (const auto* gated = std::get_if<SwiGluGemm>(&attrs)) return of_ops(*gated);
-  if (const auto* gated = std::get_if<SwiGluGemmBackward>(&attrs)) return of_ops(*gated);
+  if (const auto* adapted = std::get_if<AdaptedGemm>(&attrs)) return max_over_ops(*adapted);
+  if (const auto* adapter = std::get_if<AdapterBackward>(&attrs)) return max_over_ops(*adapter);
+  if (const auto* gated = std::get_if<SwiGluGemm>(&attrs)) return max_over_ops(*gated);
+  if (const auto* gated = std::get_if<SwiGluGemmBackward>(&attrs)) return max_over_ops(*gated);
   if (std::holds_alternative<Fp8Gemm>(attrs))
     return cpu::fp8_gemm_scratch_bytes(operands, [this](const Gemm& inner, std::span<const Operand> factors) {
       return scratch_bytes(inner, factors);

@@ -1,4 +1,4 @@
-// Says what planning knows of the CPU backend.
+// Declares the facts of the CPU backend that planning knows.
 #pragma once
 
 #include <map>

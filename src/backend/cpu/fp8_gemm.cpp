@@ -43,18 +43,18 @@ void decode(const TensorView& codes, const TensorView& numbers) {
 
 }  // namespace
 
-uint64_t fp8_gemm_scratch_bytes(std::span<const Operand> operands, const GemmScratch& of_gemm) {
+uint64_t fp8_gemm_scratch_bytes(std::span<const Operand> operands, const GemmScratch& gemm_scratch) {
   check(operands.size() >= 5, "fp8_gemm: {} operands, expected 5 or more", operands.size());
   const Inner inner(operands[0].shape, operands[2].shape);
-  return inner.bytes + of_gemm(Gemm{.transpose_b = true}, inner.operands);
+  return inner.bytes + gemm_scratch(Gemm{.transpose_b = true}, inner.operands);
 }
 
 Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls) {
   const Product p = product_of(gemm, views);
-  const size_t own = views.size() - 1;
+  const size_t last = views.size() - 1;
   const Inner inner(views[0].shape, views[2].shape);
-  const TensorView& scratch = views[own];
-  check(own == 5u + gemm.addend + gemm.bias && static_cast<uint64_t>(scratch.count()) >= inner.bytes,
+  const TensorView& scratch = views[last];
+  check(last == 5u + gemm.addend + gemm.bias && static_cast<uint64_t>(scratch.count()) >= inner.bytes,
         "fp8_gemm: {} bytes of scratch expected", inner.bytes);
   std::vector<TensorView> product;
   for (const Operand& operand : inner.operands)
@@ -71,7 +71,7 @@ Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, Mat
     multiply(runtime);
     const float *a_scales = v[1].as<float>(), *b_scales = v[3].as<float>();
     const BFloat16* bias = gemm.bias ? v[4u + gemm.addend].as<BFloat16>() : nullptr;
-    const Rows<BFloat16> addend(v[4]), d(v[own - 1]);
+    const Rows<BFloat16> addend(v[4]), d(v[last - 1]);
     share_rows(rows, cols, [&](int64_t row) {
       const float* sum = sums[row];
       BFloat16* result = d[row];

@@ -54,9 +54,9 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
           return;
         }
         const float weight = weights[row];
-        const auto of_row = attrs.cap > 0 ? loss_of_row<true, T> : loss_of_row<false, T>;
+        const auto row_loss = attrs.cap > 0 ? loss_of_row<true, T> : loss_of_row<false, T>;
         const double found =
-            of_row(x[row], vocabulary, targets[row], attrs.gradient, runtime.loss_scale * weight, attrs.cap);
+            row_loss(x[row], vocabulary, targets[row], attrs.gradient, runtime.loss_scale * weight, attrs.cap);
         loss[row] = static_cast<float>(static_cast<double>(weight) * found);
       });
     };

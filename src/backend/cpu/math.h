@@ -64,9 +64,9 @@ inline float tanh(float x) {
 inline float to_float(const float& x) { return x; }
 inline float to_float(const BFloat16& x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 inline float to_float(const Float16& x) {
-  const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
-  const float rebased = std::bit_cast<float>(magnitude) * 0x1p112f;      // exact for subnormals too
-  const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN
+  const uint32_t abs_x = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
+  const float rebased = std::bit_cast<float>(abs_x) * 0x1p112f;      // exact for subnormals too
+  const uint32_t special = abs_x >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN
   return std::bit_cast<float>(std::bit_cast<uint32_t>(rebased) | special |
                               static_cast<uint32_t>(x.bits & 0x8000u) << 16);
 }

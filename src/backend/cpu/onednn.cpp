@@ -12,7 +12,7 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-// Returns the engine. It has no state, but what is made from it must not outlive it.
+// Returns the engine. It has no state, but objects made from it must not outlive it.
 const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
@@ -135,7 +135,7 @@ struct LibraryCall::Arguments {
   std::shared_ptr<const LibraryMatmul::Primitive> primitive;
   dnnl::stream stream;
   std::unordered_map<int, dnnl::memory> memories;
-  dnnl::memory a, b, c, bias, d, scratch;  // the same ones
+  dnnl::memory a, b, c, bias, d, scratch;  // those of `memories` by name
 };
 
 LibraryCall::LibraryCall(const LibraryMatmul& matmul) : arguments_(std::make_unique<Arguments>(matmul.primitive_)) {}

@@ -1,4 +1,4 @@
-// Gated linear units (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(z), SwiGLU: z = gate
+// Computes gated linear units (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(z), SwiGLU: z = gate
 //   h = gate s up       dgate = dh up s (1 + gate (1 - s) dz/dgate)       dup = dh gate s
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
@@ -7,7 +7,7 @@
 namespace snug::cpu {
 namespace {
 
-// f.template operator()<kGelu>().
+// Calls f.template operator()<kGelu>().
 template <class F>
 decltype(auto) dispatch_gate(GateActivation activation, const F& f) {
   return activation == GateActivation::GeluTanh ? f.template operator()<true>() : f.template operator()<false>();

@@ -25,7 +25,7 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
 uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands);
 // Returns the scratch of the product inside another op.
 using GemmScratch = std::function<uint64_t(const Gemm& gemm, std::span<const Operand> operands)>;
-uint64_t fp8_gemm_scratch_bytes(std::span<const Operand> operands, const GemmScratch& of_gemm);
+uint64_t fp8_gemm_scratch_bytes(std::span<const Operand> operands, const GemmScratch& gemm_scratch);
 uint64_t attention_scratch_bytes(const Attention& attention, std::span<const Operand> operands);
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, std::span<const Operand> operands);
 uint64_t cache_append_scratch_bytes(const CacheAppend& append, std::span<const Operand> operands);

@@ -18,10 +18,10 @@ namespace {
 constexpr int64_t kBlock = kNf4Block, kScaleBlock = kNf4ScaleBlock;
 constexpr float kLeastScale = 1e-38f;  // bitsandbytes' divisor if a block's scale is less
 
-// Returns the largest magnitude of value(0..n - 1), NaN if one is NaN, by comparing bits, which have the order of the
-// magnitudes.
+// Returns the largest absolute value of value(0..n - 1), NaN if one is NaN, by comparing bits, whose order is that of
+// the absolute values.
 template <class Value>
-float absmax(int64_t n, const Value& value) {
+float abs_max(int64_t n, const Value& value) {
   uint32_t largest = 0;
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < n; i++) {
@@ -31,8 +31,8 @@ float absmax(int64_t n, const Value& value) {
   return std::bit_cast<float>(largest);
 }
 template <class X>
-float absmax(const std::byte* x, int64_t n) {
-  return absmax(n, [x](int64_t i) { return load<X>(x, i); });
+float abs_max(const std::byte* x, int64_t n) {
+  return abs_max(n, [x](int64_t i) { return load<X>(x, i); });
 }
 
 // ---- Rows of 8 bits -------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ float absmax(const std::byte* x, int64_t n) {
 template <class X>
 void int8_row(const std::byte* x, int64_t n, int8_t* codes, float& scale) {
   constexpr float kRound = 0x1.8p23f;  // added and subtracted again: rounds to a whole number, to even
-  scale = absmax<X>(x, n);
+  scale = abs_max<X>(x, n);
   const float factor = 1.0f / scale * 127.0f;
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
@@ -54,7 +54,7 @@ void int8_row(const std::byte* x, int64_t n, int8_t* codes, float& scale) {
 
 template <class Value>
 void fp8_row(int64_t n, const Value& value, uint8_t* codes, float& scale) {
-  scale = absmax(n, value) / kFp8Largest;
+  scale = abs_max(n, value) / kFp8Largest;
   if (scale == 0) return static_cast<void>(std::memset(codes, 0, static_cast<size_t>(n)));
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) codes[i] = fp8_from_float(value(i) / scale);
@@ -119,7 +119,7 @@ inline float normalise(float x, float scale) {
 template <class X>
 void nf4_block(const std::byte* x, uint8_t* codes, float& scale) {
   static constexpr auto kBounds = middles(kNf4Codebook);
-  scale = absmax<X>(x, kBlock);
+  scale = abs_max<X>(x, kBlock);
   int32_t code[kBlock];
 #pragma omp simd
   for (int64_t i = 0; i < kBlock; i++) {
@@ -252,7 +252,7 @@ Launch bind_quantize_scales(Operands operands) {
       const int64_t begin = group * kScaleBlock, n = std::min(count - begin, kScaleBlock);
       float centred[kScaleBlock];
       for (int64_t i = 0; i < n; i++) centred[i] = scales[begin + i] - *offset;
-      const float scale = absmax<float>(reinterpret_cast<const std::byte*>(centred), n);
+      const float scale = abs_max<float>(reinterpret_cast<const std::byte*>(centred), n);
       block_scales[group] = scale;
       for (int64_t i = 0; i < n; i++) {
         const float* bound = std::lower_bound(kBounds.begin(), kBounds.end(), normalise(centred[i], scale));

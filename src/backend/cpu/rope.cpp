@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864) of pairs of a head's elements:
+// Computes rotary position embedding (Su et al., arXiv:2104.09864) of pairs of a head's elements:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
@@ -7,7 +7,7 @@
 namespace snug::cpu {
 namespace {
 
-// Turns `pairs` pairs of a head, whose elements are `pairs` apart, or neighbours. sign: 1 forward, -1 backward.
+// Rotates `pairs` pairs of a head, whose elements are `pairs` apart, or neighbours. sign: 1 forward, -1 backward.
 template <bool kInterleaved, class T>
 void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t pairs) {
 #pragma omp simd

@@ -1,4 +1,4 @@
-// Walks operands: matrices as typed rows, and work divided into pieces that depend on shapes alone.
+// Walks operands: matrices as typed rows, and work divided into parts that depend on shapes alone.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace snug::cpu {
 
-// A view whose dtype is known.
+// Gives the rows of a view whose dtype is known.
 template <class T>
 struct Rows {
   explicit Rows(const TensorView& view) : data(view.as<T>()), stride(view.row_stride) {}
@@ -43,7 +43,7 @@ void share_rows(int64_t rows, int64_t cols, const Body& body) {
   });
 }
 
-// The size of a matrix whose elements can be taken in any grouping.
+// Holds the size of a matrix whose elements can be taken in any grouping.
 struct Extent {
   // Takes views of one shape: a single row if all are dense.
   explicit Extent(std::initializer_list<TensorView> views) : rows(views.begin()->rows()), cols(views.begin()->cols()) {

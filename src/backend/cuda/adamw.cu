@@ -10,12 +10,12 @@ __device__ inline float lerp(float start, float end, float weight) {
   return weight < 0.5f ? fmaf(weight, end - start, start) : fmaf(weight - 1.0f, end - start, end);
 }
 
-// Says what a thread's numbers are together. Usual: m is from 2^-100 to 2^100 in magnitude, and v from 2^-100 to 2^40.
-// Zero: v and the change are, as in an embedding's rows whose tokens never came; then m is finite.
-enum class Numbers : uint8_t { Usual, Zero, Any };
+// Says what a thread's numbers are together. Normal: |m| is from 2^-100 to 2^100, and v from 2^-100 to 2^40. Zero: v
+// and the change are zeros, as in an embedding's rows whose tokens never came; then m is finite.
+enum class Numbers : uint8_t { Normal, Zero, Any };
 
-// Brings w, m and v forward by a step, and returns what the numbers are. Only if they are neither usual nor zero it
-// takes the full root and division.
+// Brings w, m and v forward by a step, and returns what the numbers are. It takes the full root and division only if
+// they are neither normal nor zero.
 template <int N>
 __device__ Numbers step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
                         Pack<float, N>& m, Pack<float, N>& v) {
@@ -36,14 +36,14 @@ __device__ Numbers step(const Scalars& s, Pack<float, N>& w, const Pack<float, N
     farthest_change = max(farthest_change, (__float_as_uint(change[k]) << 1) - kLeastChange);
     changes |= __float_as_uint(change[k]) << 1;
   }
-  const bool usual = s.usual && least >= kLeast && most <= kMost && farthest_change <= kMostChange - kLeastChange;
-  if (usual) {
+  const bool fast = s.fast && least >= kLeast && most <= kMost && farthest_change <= kMostChange - kLeastChange;
+  if (fast) {
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const float root = quotient(usual_root(v[k]), s.root_correction, s.inverse_correction) + s.epsilon;
-      w[k] = w[k] * s.keep + usual_quotient(change[k], root);
+      const float root = quotient(fast_normal_root(v[k]), s.root_correction, s.inverse_correction) + s.epsilon;
+      w[k] = w[k] * s.keep + fast_normal_quotient(change[k], root);
     }
-    return Numbers::Usual;
+    return Numbers::Normal;
   }
   const bool zero = most == 0 && changes == 0 && s.epsilon > 0.0f;
   if (zero) {
@@ -148,7 +148,8 @@ struct State {
   }
 };
 
-// Requests what lies in memory first, so that random numbers are made while it comes.
+// Updates N elements in each thread, which requests its operands first, so that random numbers are made while these
+// come.
 template <int N, class Weight, class X, class G>
 __global__ void __launch_bounds__(kThreads, State<X>::kRandom ? 4 : 5)
     adamw_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n,
@@ -203,7 +204,7 @@ Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream) {
   bound.v_scales = bit8 ? operands.vector("v_scales", {DType::F32}, blocks).as<float>() : nullptr;
   bound.step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
-  if (bit8) return launch_of_bit8(bound);
+  if (bit8) return bit8_launch(bound);
   return dispatch_activation(bound.gradient.dtype, [&]<class G>() {
     const auto with_state = [&](auto state) {
       if (adamw.split) return update<G>(bound, SplitWeight{bound.weight.as<BFloat16>(), bound.lo.as<int16_t>()}, state);

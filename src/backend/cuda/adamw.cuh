@@ -1,4 +1,4 @@
-// Holds what AdamW's kernels share.
+// Holds the scalars, roundings and operands that AdamW's kernels share.
 #pragma once
 
 #include "backend/adamw_scalars.h"
@@ -7,15 +7,15 @@
 
 namespace snug::cuda {
 
-// Holds the step's scalars, and says whether they keep torch's and quick_step's roots and quotients of usual numbers
-// far from the ends of the exponents.
+// Holds the step's scalars, and says whether they keep the roots and quotients of normal numbers, torch's (`fast`) and
+// bit8_step's (`fast_bit8`), far from the ends of the exponents, so that device.cuh's fast ones are exact.
 struct Scalars : AdamWScalars {
   Scalars(const AdamW& adamw, const RuntimeScalars& runtime)
       : AdamWScalars(adamw, runtime),
-        usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f &&
-              std::abs(rate_of_mean) >= 0x1p-40f && std::abs(rate_of_mean) <= 0x1p20f),
-        usually_quick(usual && square_share >= 0x1p-20f) {}
-  bool usual, usually_quick;
+        fast(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f &&
+             std::abs(rate_of_mean) >= 0x1p-40f && std::abs(rate_of_mean) <= 0x1p20f),
+        fast_bit8(fast && square_share >= 0x1p-20f) {}
+  bool fast, fast_bit8;
 };
 
 constexpr uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
@@ -56,7 +56,7 @@ __device__ void save_stochastic(BFloat16* to, const Pack<float, N>& x, const Bit
   save<N>(to, rounded);
 }
 
-// Holds what AdamW's step of one tensor takes.
+// Holds the operands of AdamW's step of one tensor.
 struct BoundAdamW {
   AdamW adamw;
   TensorView gradient, weight, lo, m, v;
@@ -68,6 +68,6 @@ struct BoundAdamW {
 };
 
 // Returns the launch with 8-bit state.
-Launch launch_of_bit8(const BoundAdamW& bound);
+Launch bit8_launch(const BoundAdamW& bound);
 
 }  // namespace snug::cuda

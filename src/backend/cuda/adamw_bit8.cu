@@ -12,7 +12,7 @@ struct Bit8State {
   float *m_scales, *v_scales;
 };
 
-// Lies in a block's shared memory, at 32-bit addresses of which the place within it is a constant part.
+// Holds tables in a block's shared memory, at 32-bit addresses of which the place within it is a constant part.
 struct alignas(16) Bit8Tables {
   DynamicMap m = kSignedMap, v = kUnsignedMap;
   CodeBins m_codes = kMeanBins, v_codes = kSquareBins;
@@ -56,11 +56,11 @@ class SharedTables {
   uint32_t at_;
 };
 
-// Returns a weight after a step (AdamWScalars), from m and v. `usual` says that v is from 2^-100 to 2^40, m at most
-// 2^40 in magnitude, and Scalars::usually_quick.
-__device__ inline float quick_step(const Scalars& s, float w, float m, float v, bool usual) {
-  const float root = fmaf(usual ? usual_root(v) : sqrtf(v), s.root_over_rate, s.epsilon_over_rate);
-  return fmaf(m, usual ? usual_inverse(root) : 1.0f / root, w * s.keep);
+// Returns a weight after a step (AdamWScalars), from m and v. `fast` says that v is from 2^-100 to 2^40, |m| at most
+// 2^40, and Scalars::fast_bit8 true.
+__device__ inline float bit8_step(const Scalars& s, float w, float m, float v, bool fast) {
+  const float root = fmaf(fast ? fast_normal_root(v) : sqrtf(v), s.root_over_rate, s.epsilon_over_rate);
+  return fmaf(m, fast ? fast_normal_inverse(root) : 1.0f / root, w * s.keep);
 }
 
 // Returns the lowest bytes of four words.
@@ -123,7 +123,7 @@ class Ahead {
   uint64_t step_;
 };
 
-// Holds what a lane has of a block, as it lies in memory.
+// Holds a lane's elements of a block, as they lie in memory.
 template <class W, class G>
 struct Bit8Raw {
   Raw<G, kEach> gradients;
@@ -165,56 +165,56 @@ struct Bit8Raw {
 };
 
 // Holds a lane's codes and the block's scales.
-struct Coded {
+struct QuantizedState {
   Pack<uint32_t, kEach / 4> m, v;
   float m_scale, v_scale;
 };
 
 // Returns the state from m and v, of all lanes of a warp, and sets x to the weights after a step, if all numbers are
-// usual; `v_largest` is the block's, as bits.
-__device__ inline Coded coded_usual(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
-                                    const float (&m)[kEach], const float (&v)[kEach], float m_largest,
-                                    uint32_t v_largest) {
-  Coded coded;
-  coded.m_scale = state_scale(__uint_as_float(__reduce_max_sync(kAll, __float_as_uint(m_largest))), kMeanRise);
-  coded.v_scale = state_scale(__uint_as_float(v_largest), 1.0f);
-  const float m_inverse = usual_inverse(coded.m_scale), v_inverse = usual_inverse(coded.v_scale);
+// normal; `v_largest` is the block's, as bits.
+__device__ inline QuantizedState quantized_fast(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
+                                                const float (&m)[kEach], const float (&v)[kEach], float m_largest,
+                                                uint32_t v_largest) {
+  QuantizedState quantized;
+  quantized.m_scale = state_scale(__uint_as_float(__reduce_max_sync(kAll, __float_as_uint(m_largest))), kMeanRise);
+  quantized.v_scale = state_scale(__uint_as_float(v_largest), 1.0f);
+  const float m_inverse = fast_normal_inverse(quantized.m_scale), v_inverse = fast_normal_inverse(quantized.v_scale);
   uint32_t m_code[kEach], v_code[kEach];
 #pragma unroll
   for (int k = 0; k < kEach; k++) {
-    x[k] = quick_step(s, x[k], m[k], v[k], true);
+    x[k] = bit8_step(s, x[k], m[k], v[k], true);
     m_code[k] = tables.mean_code(fabsf(m[k] * m_inverse) + CodeBins::kLeast);
     v_code[k] = tables.square_code(fmaf(v[k], v_inverse, CodeBins::kLeast));
   }
 #pragma unroll
   for (int k = 0; k < kEach; k += 4) {
     const uint32_t negative = signs_of(m + k);
-    coded.m[k / 4] = (bytes_of(m_code + k) ^ negative) - (negative & 0x01010101u);  // kMeanMost - code
-    coded.v[k / 4] = bytes_of(v_code + k);
+    quantized.m[k / 4] = (bytes_of(m_code + k) ^ negative) - (negative & 0x01010101u);  // kMeanMost - code
+    quantized.v[k / 4] = bytes_of(v_code + k);
   }
-  return coded;
+  return quantized;
 }
 
-// Returns such a state from any numbers, as coded_usual() does from usual ones.
-__device__ inline Coded coded_any(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
-                                  const float (&m)[kEach], const float (&v)[kEach], float m_largest) {
+// Returns such a state from any numbers, as quantized_fast() does from normal ones.
+__device__ inline QuantizedState quantized_any(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
+                                               const float (&m)[kEach], const float (&v)[kEach], float m_largest) {
   float v_largest = -INFINITY;
 #pragma unroll
   for (int k = 0; k < kEach; k++) v_largest = fmaxf(v_largest, fabsf(v[k]));
-  Coded coded;
-  coded.m_scale = state_scale(warp_max(m_largest), kMeanRise);
-  coded.v_scale = state_scale(warp_max(v_largest), 1.0f);
-  const float m_inverse = 1.0f / coded.m_scale, v_inverse = 1.0f / coded.v_scale;
+  QuantizedState quantized;
+  quantized.m_scale = state_scale(warp_max(m_largest), kMeanRise);
+  quantized.v_scale = state_scale(warp_max(v_largest), 1.0f);
+  const float m_inverse = 1.0f / quantized.m_scale, v_inverse = 1.0f / quantized.v_scale;
 #pragma unroll
   for (int k = 0; k < kEach; k++) {
-    x[k] = quick_step(s, x[k], m[k], v[k], false);
+    x[k] = bit8_step(s, x[k], m[k], v[k], false);
     const uint32_t code = tables.mean_code(CodeBins::bounded(fabsf(m[k] * m_inverse) + CodeBins::kLeast));
     const uint32_t m_code = m[k] < 0 ? kMeanMost - code : code;
     const uint32_t v_code = tables.square_code(CodeBins::bounded(fmaf(v[k], v_inverse, CodeBins::kLeast)));
-    coded.m[k / 4] = (k % 4 == 0 ? 0 : coded.m[k / 4]) | m_code << k % 4 * 8;
-    coded.v[k / 4] = (k % 4 == 0 ? 0 : coded.v[k / 4]) | v_code << k % 4 * 8;
+    quantized.m[k / 4] = (k % 4 == 0 ? 0 : quantized.m[k / 4]) | m_code << k % 4 * 8;
+    quantized.v[k / 4] = (k % 4 == 0 ? 0 : quantized.v[k / 4]) | v_code << k % 4 * 8;
   }
-  return coded;
+  return quantized;
 }
 
 // Updates a block. With kWhole it has all of its 256 elements.
@@ -226,24 +226,24 @@ __device__ void update_block(const SharedTables& tables, const Scalars& s, const
   uint32_t words[kEach / 2] = {};  // of random bits
   if constexpr (sizeof(W) == 2) random.bits<kEach / 2>(place + i / 2, words);
 
-  const float of_mean = factor * s.mean_share, of_square = factor * s.root_of_square_share;
+  const float mean_factor = factor * s.mean_share, square_factor = factor * s.root_of_square_share;
   float m[kEach], v[kEach], m_largest = -INFINITY;
-  uint32_t v_largest = 0;  // as bits, which for NaN and negative numbers are above the usual ones
+  uint32_t v_largest = 0;  // as bits, which for NaN and negative numbers are above those of normal ones
 #pragma unroll
   for (int k = 0; k < kEach; k++) {
-    const float gradient = to_float(raw.gradients[k]), change = gradient * of_square;
-    m[k] = fmaf(tables.mean(raw.means.words[k / 4], k % 4), m_scale, gradient * of_mean);
+    const float gradient = to_float(raw.gradients[k]), change = gradient * square_factor;
+    m[k] = fmaf(tables.mean(raw.means.words[k / 4], k % 4), m_scale, gradient * mean_factor);
     v[k] = fmaf(change, change, fmaf(tables.square(raw.squares.words[k / 4], k % 4), v_scale, Scalars::kLeastSquare));
     m_largest = fmaxf(m_largest, fabsf(m[k]));  // ignores NaN
     v_largest = max(v_largest, __float_as_uint(v[k]));
   }
   v_largest = __reduce_max_sync(kAll, v_largest);
-  const bool usual =
-      kWhole && s.usually_quick && v_largest <= bits_of(0x1p40f) && fabsf(m_scale) <= 0x1p40f && v_scale >= 0.0f;
+  const bool fast =
+      kWhole && s.fast_bit8 && v_largest <= bits_of(0x1p40f) && fabsf(m_scale) <= 0x1p40f && v_scale >= 0.0f;
 
   Pack<float, kEach> x = raw.weights.floats();
-  const Coded state =
-      usual ? coded_usual(tables, s, x, m, v, m_largest, v_largest) : coded_any(tables, s, x, m, v, m_largest);
+  const QuantizedState state =
+      fast ? quantized_fast(tables, s, x, m, v, m_largest, v_largest) : quantized_any(tables, s, x, m, v, m_largest);
   const auto bits = [&](int k) { return k % 2 == 0 ? lower_half(words[k / 2]) : upper_half(words[k / 2]); };
   const Bit8State& to = tensor.state;
   W* const w = tensor.w + i;
@@ -276,10 +276,10 @@ template <class W, class G>
 __global__ void __launch_bounds__(kBit8Threads, 1)
     adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const StepScalars* step,
                       Bit8Tensor<W, G> tensor) {
-  __shared__ Bit8Tables tables_of_block;
+  __shared__ Bit8Tables block_tables;
   if (step->finite == 0.0f) return;
   const float factor = step->factor;
-  const SharedTables tables(tables_of_block);
+  const SharedTables tables(block_tables);
   constexpr uint32_t kWarps = kBit8Threads / 32;
   const uint32_t whole = tensor.n / kStateBlock, stride = gridDim.x * kWarps;
   uint32_t block = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -306,7 +306,7 @@ Launch update(const BoundAdamW& bound) {
   for (const TensorView& view : {bound.gradient, bound.weight, bound.m, bound.v})
     aligned = aligned && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
   check(aligned, "adamw: 8-bit state or its weights start at an address that is no multiple of 16");
-  const auto fit = static_cast<unsigned>(blocks_that_fit(adamw_bit8_kernel<W, G>, kBit8Threads, 0));
+  const auto fit = static_cast<unsigned>(resident_blocks(adamw_bit8_kernel<W, G>, kBit8Threads, 0));
   const unsigned blocks = std::min(fit, blocks_of(n, kBit8Threads / 32 * kStateBlock));
   const Bit8Tensor<W, G> tensor{bound.gradient.as<G>(),
                                 bound.weight.as<W>(),
@@ -323,7 +323,7 @@ Launch update(const BoundAdamW& bound) {
 
 }  // namespace
 
-Launch launch_of_bit8(const BoundAdamW& bound) {
+Launch bit8_launch(const BoundAdamW& bound) {
   return dispatch_activation(bound.gradient.dtype, [&]<class G>() {
     return dispatch_activation(bound.weight.dtype, [&]<class W>() { return update<G, W>(bound); });
   });

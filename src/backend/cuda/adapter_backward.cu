@@ -32,7 +32,7 @@ __device__ void fetch_inside(BFloat16* to, const BFloat16* from, bool inside) {
   }
 }
 
-// Gives the shapes for a rank of 8 N.
+// Gives the sizes of tiles for a rank of 8 N.
 template <int N>
 struct Shapes {
   static constexpr int kRank = 8 * N, kCols = kAdapterCols, kRows = kAdapterRows;
@@ -63,7 +63,7 @@ struct Backward {
   Part part[3];
 };
 
-// Says on what a block works.
+// Says which columns and rows of dy a block takes.
 struct Place {
   int part, first_col, cols, b_row;
   int64_t begin;  // in stages
@@ -74,17 +74,17 @@ template <int N>
 __device__ Place place_of(const Backward& op) {
   const int block = static_cast<int>(blockIdx.x);
   Place place{};
-  Part own = op.part[0];
+  Part part = op.part[0];
 #pragma unroll
   for (int p = 1; p < 3; p++)  // by constant places: others would move the whole op to local memory
     if (p < op.parts && block >= op.part[p].first_block) {
       place.part = p;
-      own = op.part[p];
+      part = op.part[p];
     }
-  const int inside = (block - own.first_block) * Shapes<N>::kCols;
-  place.first_col = own.begin + inside;
-  place.cols = min(Shapes<N>::kCols, own.end - place.first_col);
-  place.b_row = own.first_row + inside;
+  const int inside = (block - part.first_block) * Shapes<N>::kCols;
+  place.first_col = part.begin + inside;
+  place.cols = min(Shapes<N>::kCols, part.end - place.first_col);
+  place.b_row = part.first_row + inside;
   const int64_t units = (op.rows + Shapes<N>::kRows - 1) / Shapes<N>::kRows;
   place.begin = units * blockIdx.y / gridDim.y;
   place.steps = static_cast<int>(units * (blockIdx.y + 1) / gridDim.y - place.begin);
@@ -158,11 +158,11 @@ __device__ void multiply_down(typename Shapes<N>::Down& sums, const BFloat16* ti
   for (int row = 0; row < S::kRows; row += 16) {
     Fragment right[(N + 1) / 2];
 #pragma unroll
-    for (int n = 0; n < N; n += 2) load_matrices_turned(right[n / 2], right_at + row * S::kNarrowPitch + n * 8);
+    for (int n = 0; n < N; n += 2) load_matrices_transposed(right[n / 2], right_at + row * S::kNarrowPitch + n * 8);
 #pragma unroll
     for (int t = 0; t < S::kWarpCols / 16; t++) {
       Fragment left;
-      load_matrices_turned(left, left_at + row * S::kPitch + t * 16);
+      load_matrices_transposed(left, left_at + row * S::kPitch + t * 16);
 #pragma unroll
       for (int n = 0; n < N; n++) multiply(sums[t][n], left, right[n / 2][n % 2 * 2], right[n / 2][n % 2 * 2 + 1]);
     }
@@ -237,9 +237,9 @@ __global__ void __launch_bounds__(Shapes<N>::kThreads, 1) adapter_backward_kerne
 
 // ---- Partial sums ---------------------------------------------------------------------------------------------------
 
-// Describes out = alpha times the sum of `pieces` dense matrices of fp32 that lie one after the other.
+// Describes out = alpha times the sum of `count` dense matrices of fp32 that lie one after the other at `partials`.
 struct OrderedSum {
-  const float* pieces;
+  const float* partials;
   std::byte* out;
   int64_t stride;  // of rows of out
   int count, rows, cols, first_block;
@@ -252,11 +252,11 @@ struct OrderedSums {
   OrderedSum sums[4];
   int count = 0, blocks = 0;
 
-  void add(const float* pieces, int64_t count_of_pieces, const TensorView& out, float alpha) {
-    sums[count++] = {pieces,
+  void add(const float* partials, int64_t partial_count, const TensorView& out, float alpha) {
+    sums[count++] = {partials,
                      out.data,
                      out.row_stride,
-                     static_cast<int>(count_of_pieces),
+                     static_cast<int>(partial_count),
                      static_cast<int>(out.rows()),
                      static_cast<int>(out.cols()),
                      blocks,
@@ -273,11 +273,11 @@ __global__ void __launch_bounds__(kThreads) ordered_sum_kernel(OrderedSums all) 
   const int i = (static_cast<int>(blockIdx.x) - op.first_block) * kThreads + static_cast<int>(threadIdx.x);
   const int groups = op.cols / 4, row = i / groups, col = i % groups * 4;
   if (row >= op.rows) return;
-  const int64_t piece = int64_t{op.rows} * op.cols;
-  const float* from = op.pieces + int64_t{i} * 4;
+  const int64_t elements = int64_t{op.rows} * op.cols;
+  const float* from = op.partials + int64_t{i} * 4;
   Pack<float, 4> sum{};
 #pragma unroll 8
-  for (int p = 0; p < op.count; p++, from += piece) {
+  for (int p = 0; p < op.count; p++, from += elements) {
     const auto values = load<4>(from);
 #pragma unroll
     for (int k = 0; k < 4; k++) sum[k] += values[k];
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kThreads) ordered_sum_kernel(OrderedSums all) 
 template <int N>
 std::optional<Launch> bind_for(const Backward& op, const dim3& grid, const OrderedSums& sums, cudaStream_t stream) {
   using S = Shapes<N>;
-  if (of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin) < S::kBytes) return std::nullopt;
+  if (device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < S::kBytes) return std::nullopt;
   allow_shared(adapter_backward_kernel<N>, S::kBytes);
   return [=](const RuntimeScalars&) {
     adapter_backward_kernel<N><<<grid, S::kThreads, S::kBytes, stream>>>(op);
@@ -329,12 +329,12 @@ MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> v
     const auto i = static_cast<size_t>(p);
     const int begin = static_cast<int>(op.parts.begin[i]), end = static_cast<int>(op.parts.end[i]);
     backward.part[p] = {begin, end, block, row};
-    const int of_part = (end - begin + kAdapterCols - 1) / kAdapterCols;
+    const int part_blocks = (end - begin + kAdapterCols - 1) / kAdapterCols;
     TensorView out = dxa;
     out.data += p * rank * static_cast<int64_t>(sizeof(BFloat16));
     out.shape = {rows, rank};
-    sums.add(across + block * rows * rank, of_part, out, op.scale);
-    block += of_part;
+    sums.add(across + block * rows * rank, part_blocks, out, op.scale);
+    block += part_blocks;
     row += end - begin;
   }
   sums.add(backward.down, ranges, db, 1);

@@ -1,5 +1,5 @@
 // Computes attention for every dtype and head, with a warp for each token and head, key after key. Tests and generation
-// run on it; attention_kernel() (facts.h) says what goes by tiles instead.
+// run on it; attention_kernel() (facts.h) says which heads go by tiles instead.
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/facts.h"
 #include "backend/cuda/warpgroup.cuh"
@@ -70,7 +70,7 @@ __device__ float attend(const T* query, const T* keys, int64_t key_stride, const
 
 constexpr int kWarps = 4;
 
-// Says where this warp is among rows x columns, column by column of one row.
+// Says which element of a matrix of `columns` columns this warp computes; warps go along rows.
 struct Place {
   int64_t row;
   int column;
@@ -85,7 +85,7 @@ template <class T>
 __global__ void token_attention_kernel(AttentionRows<T> op, int documents) {
   const auto [token, head] = place(op.heads.heads);
   if (token >= op.tokens) return;
-  const int64_t begin = op.sight(documents).first_seen_by(static_cast<int>(token), static_cast<int>(op.tokens));
+  const int64_t begin = op.mask(documents).first_key(static_cast<int>(token), static_cast<int>(op.tokens));
   const int kv_head = head / op.heads.group(), column = op.heads.query(head);
   float log_sum = 0;
   if (begin < op.tokens)
@@ -102,7 +102,7 @@ template <class T>
 __global__ void query_gradient_kernel(AttentionGradientRows<T> op, int documents) {
   const auto [token, head] = place(op.heads.heads);
   if (token >= op.tokens) return;
-  const int64_t begin = op.sight(documents).first_seen_by(static_cast<int>(token), static_cast<int>(op.tokens));
+  const int64_t begin = op.mask(documents).first_key(static_cast<int>(token), static_cast<int>(op.tokens));
   const int dim = op.heads.dim, kv_head = head / op.heads.group(), column = op.heads.query(head);
   HeadRow sums;
   if (begin < op.tokens) {
@@ -126,7 +126,7 @@ template <class T>
 __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) {
   const auto [token, kv_head] = place(op.heads.kv_heads);
   if (token >= op.tokens) return;
-  const int end = op.sight(documents).end_of_seers(static_cast<int>(token));
+  const int end = op.mask(documents).last_query_end(static_cast<int>(token));
   const int dim = op.heads.dim;
   const HeadRow k = load_head(op.k.at(token, op.heads.key(kv_head)), dim);
   const HeadRow v = load_head(op.v.at(token, op.heads.key(kv_head)), dim);

@@ -1,4 +1,4 @@
-// Holds what all ways to compute attention share.
+// Holds the operands and the mask that all kernels of attention share.
 #pragma once
 
 #include <functional>
@@ -36,24 +36,24 @@ __device__ inline Document document_of(int64_t token, const int32_t* starts, int
   return {starts[low], starts[low + 1]};
 }
 
-// Says to which tokens a token attends: those of its document up to itself, `window` at most.
-struct Sight {
+// Masks scores: a query attends to the keys of its document up to itself, to the last `window` of them at most.
+struct AttentionMask {
   const int32_t* starts;  // of the documents, and the end of the last
   int documents, window;
 
   __device__ Document document(int64_t token) const { return document_of(token, starts, documents); }
-  // Returns the first token to which a token attends; `tokens` for one outside documents, which attends to none.
-  __device__ int first_seen_by(int token, int tokens) const {
-    const Document seen = document(token);
-    return seen.end > seen.begin ? max(static_cast<int>(seen.begin), token - window + 1) : tokens;
+  // Returns the first key to which a query attends; `tokens` for a query outside documents, which attends to none.
+  __device__ int first_key(int token, int tokens) const {
+    const Document visible = document(token);
+    return visible.end > visible.begin ? max(static_cast<int>(visible.begin), token - window + 1) : tokens;
   }
-  // Returns the end of the tokens that attend to a token; 0 for one outside documents.
-  __device__ int end_of_seers(int token) const { return min(static_cast<int>(document(token).end), token + window); }
+  // Returns the end of the queries that attend to a key; 0 for a key outside documents.
+  __device__ int last_query_end(int token) const { return min(static_cast<int>(document(token).end), token + window); }
 };
 
 template <class T>
 struct AttentionRows {
-  __device__ Sight sight(int documents) const { return {starts, documents, window}; }
+  __device__ AttentionMask mask(int documents) const { return {starts, documents, window}; }
   Rows<T> q, k, v;
   const int32_t* starts;
   Rows<T> out;
@@ -67,7 +67,7 @@ struct AttentionRows {
 
 template <class T>
 struct AttentionGradientRows {
-  __device__ Sight sight(int documents) const { return {starts, documents, window}; }
+  __device__ AttentionMask mask(int documents) const { return {starts, documents, window}; }
   Rows<T> dout, q, k, v, out;
   Rows<float> lse;
   const int32_t* starts;

@@ -27,43 +27,42 @@ __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_consta
   if (lane == 0 && dim > 0) op.delta[head * op.tokens + token] = sum;
 }
 
-// This is the number of columns of the gradients of queries and of keys that a block sums. For the widest heads it is a
-// part, as a thread lacks the registers for all of them beside the left factors, whose products every part computes
-// again.
+// This is the number of columns of dQ and of dK that a block sums. For the widest heads it is a part of them, as a
+// thread lacks the registers for all beside the left factors, whose products every part computes again.
 template <int D>
 inline constexpr int kColumns = D > 192 ? D / 2 : D;
 template <int D>
 inline constexpr unsigned kParts = D / kColumns<D>;
 
 template <int D>
-inline constexpr int kQueryBytes = 4 * kRowsAStep<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+inline constexpr int kQueryBytes = 4 * kRowsPerStepOf<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
 
-// Keeps the block's own rows in a tile, 16 a warp, as left factors.
+// Loads a tile's rows, 16 a warp, into registers as left factors.
 template <int D>
-__device__ void keep_rows(Fragment (&kept)[D / 16], const BFloat16* tile) {
+__device__ void load_left_rows(Fragment (&fragments)[D / 16], const BFloat16* tile) {
 #pragma unroll
-  for (int k = 0; k < D / 16; k++) load_left<D>(kept[k], tile, k);
+  for (int k = 0; k < D / 16; k++) load_left<D>(fragments[k], tile, k);
 }
 
 template <int D>
 __global__ void __launch_bounds__(kTileThreads, 1)
     query_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  constexpr int kRows = kRowsAStep<D>;
+  constexpr int kRows = kRowsPerStepOf<D>;
   auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
   BFloat16* const values = keys + 2 * kRows * kPitch<D>;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group(), dim = op.heads.dim;
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows, tokens = static_cast<int>(op.tokens);
 
-  const auto fetch_own = [&](BFloat16* tile, const Rows<BFloat16>& from) {
-    fetch_tile<D>(tile, from.at(first, op.heads.query(head)), from.stride, kOwn, tokens - first, dim);
+  const auto fetch_stationary = [&](BFloat16* tile, const Rows<BFloat16>& from) {
+    fetch_tile<D>(tile, from.at(first, op.heads.query(head)), from.stride, kTileRows, tokens - first, dim);
   };
-  constexpr bool kBoth = 2 * kRows >= kOwn;  // there is room for both
-  fetch_own(keys, op.q);
-  if constexpr (kBoth) fetch_own(values, op.dout);
+  constexpr bool kBoth = 2 * kRows >= kTileRows;  // there is room for both
+  fetch_stationary(keys, op.q);
+  if constexpr (kBoth) fetch_stationary(values, op.dout);
   commit_fetches();
   int row[2], begin[2];
-  own_rows(first, tokens, op.sight(documents), row, begin);
+  thread_rows(first, tokens, op.mask(documents), row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -73,19 +72,19 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   }
   int least = min(begin[0], begin[1]);
   int largest = max(begin[0], begin[1]);
-  extremes(least, largest);
+  block_min_max(least, largest);
   wait_fetches<0>();
   __syncthreads();
   Fragment queries[D / 16], gradients[D / 16];
-  keep_rows<D>(queries, keys);
+  load_left_rows<D>(queries, keys);
   if constexpr (!kBoth) {
     __syncthreads();
-    fetch_own(keys, op.dout);
+    fetch_stationary(keys, op.dout);
     commit_fetches();
     wait_fetches<0>();
     __syncthreads();
   }
-  keep_rows<D>(gradients, kBoth ? values : keys);
+  load_left_rows<D>(gradients, kBoth ? values : keys);
   __syncthreads();
 
   const int steps = steps_over<kRows>(first, least, tokens), part = static_cast<int>(blockIdx.z) * kColumns<D>;
@@ -102,16 +101,16 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     await_step(step, steps, fetch);
     const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
     Sum s[kRows / 8] = {}, dp[kRows / 8] = {};
-    multiply_turned<D>(s, kept_left(queries), keys + offset);
-    multiply_turned<D>(dp, kept_left(gradients), values + offset);
+    multiply_transposed<D>(s, left_in_registers(queries), keys + offset);
+    multiply_transposed<D>(dp, left_in_registers(gradients), values + offset);
     const bool all = at + kRows <= first && at >= largest;
 #pragma unroll
     for (int n = 0; n < kRows / 8; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-        const bool seen = all || (key <= row[i / 2] && key >= begin[i / 2]);
-        s[n][i] = seen ? power_of_two(fmaf(s[n][i], scale, -lse[i / 2])) * (dp[n][i] - delta[i / 2]) : 0.0f;
+        const bool visible = all || (key <= row[i / 2] && key >= begin[i / 2]);
+        s[n][i] = visible ? power_of_two(fmaf(s[n][i], scale, -lse[i / 2])) * (dp[n][i] - delta[i / 2]) : 0.0f;
       }
     multiply_add<D, kColumns<D>>(dq, s, keys + offset + part);
     __syncthreads();
@@ -120,72 +119,75 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                          {op.scale, op.scale});
 }
 
-// Says what lies in shared memory, in steps of some queries, whose number changes no bit. The own rows of wide heads
-// are kept in registers.
+// Says whether the stationary operands, the block's tiles of keys and values, stay in registers, as those of wide heads
+// do, or in shared memory.
 template <int D>
-inline constexpr bool kKeepsOwn = D > 128;
+inline constexpr bool kStationaryInRegisters = D > 128;
+// This is the shared memory of steps of `rows` queries, whose number changes no bit.
 template <int D, int rows>
 inline constexpr int kKeyBytes =
-    ((kKeepsOwn<D> ? 0 : 2 * kOwn) + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
+    ((kStationaryInRegisters<D> ? 0 : 2 * kTileRows) + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
     4 * rows* static_cast<int>(sizeof(float));
 
-// Gives own rows as left factors.
+// Gives the rows of a stationary operand as left factors.
 template <int D>
-struct OwnRows {
+struct StationaryRows {
   __device__ void operator()(int k, Fragment& a) const {
-    if constexpr (kKeepsOwn<D>)
-      kept_left(kept)(k, a);
+    if constexpr (kStationaryInRegisters<D>)
+      left_in_registers(fragments)(k, a);
     else
       load_left<D>(a, tile, k);
   }
   const BFloat16* tile;
-  Fragment kept[kKeepsOwn<D> ? D / 16 : 1];
+  Fragment fragments[kStationaryInRegisters<D> ? D / 16 : 1];
 };
 
-// Fetches own rows of a matrix. Those that are kept come through the tile, which is free again afterwards; others are
-// there once everything that was fetched is.
+// Fetches the block's rows of a stationary operand. If they stay in registers, they come through the tile, which is
+// free again afterwards; if not, they are there once everything that was fetched is.
 template <int D>
-__device__ void fetch_own_rows(OwnRows<D>& own, const Rows<BFloat16>& from, int first, int column, int tokens, int dim,
-                               BFloat16* tile) {
-  own.tile = tile;
-  fetch_tile<D>(tile, from.at(first, column), from.stride, kOwn, tokens - first, dim);
-  if constexpr (kKeepsOwn<D>) {
+__device__ void fetch_stationary(StationaryRows<D>& operand, const Rows<BFloat16>& from, int first, int column,
+                                 int tokens, int dim, BFloat16* tile) {
+  operand.tile = tile;
+  fetch_tile<D>(tile, from.at(first, column), from.stride, kTileRows, tokens - first, dim);
+  if constexpr (kStationaryInRegisters<D>) {
     commit_fetches();
     wait_fetches<0>();
     __syncthreads();
-    keep_rows<D>(own.kept, tile);
+    load_left_rows<D>(operand.fragments, tile);
     __syncthreads();
   }
 }
 
-// Computes the gradients of keys, of values, or of both: for wide heads there are registers for one of them.
+// Computes dK, dV, or both: for wide heads there are registers for one of them.
 template <int D, int rows, bool of_keys, bool of_values>
 __global__ void __launch_bounds__(kTileThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  static_assert(!kKeepsOwn<D> || 4 * rows >= kOwn, "own rows come through the tiles of queries");
-  auto* const own = reinterpret_cast<BFloat16*>(shared_bytes);
-  BFloat16* const queries = own + (kKeepsOwn<D> ? 0 : 2 * kOwn * kPitch<D>);
+  static_assert(!kStationaryInRegisters<D> || 4 * rows >= kTileRows,
+                "stationary rows come through the tiles of queries");
+  auto* const stationary = reinterpret_cast<BFloat16*>(shared_bytes);
+  BFloat16* const queries = stationary + (kStationaryInRegisters<D> ? 0 : 2 * kTileRows * kPitch<D>);
   BFloat16* const gradients = queries + 2 * rows * kPitch<D>;  // two tiles each, one after the other
   auto* const lse = reinterpret_cast<float*>(gradients + 2 * rows * kPitch<D>);
   float* const delta = lse + 2 * rows;
-  const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOwn;
+  const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kTileRows;
   const int tokens = static_cast<int>(op.tokens), dim = op.heads.dim, column = op.heads.key(kv_head);
 
-  OwnRows<D> keys, values;
-  fetch_own_rows(keys, op.k, first, column, tokens, dim, own);
+  StationaryRows<D> keys, values;
+  fetch_stationary(keys, op.k, first, column, tokens, dim, stationary);
   if constexpr (of_keys)
-    fetch_own_rows(values, op.v, first, column, tokens, dim, own + (kKeepsOwn<D> ? 0 : kOwn * kPitch<D>));
-  const Sight sight = op.sight(documents);
-  int row[2], end[2];  // where the tokens that attend to a row end; none attend to a row outside documents
+    fetch_stationary(values, op.v, first, column, tokens, dim,
+                     stationary + (kStationaryInRegisters<D> ? 0 : kTileRows * kPitch<D>));
+  const AttentionMask mask = op.mask(documents);
+  int row[2], end[2];  // ends of the queries that attend to a row; none attend to a row outside documents
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    end[half] = sight.end_of_seers(row[half]);
+    row[half] = first + thread_row(half);
+    end[half] = mask.last_query_end(row[half]);
   }
   int least = min(end[0], end[1]);
   int last = max(end[0], end[1]);
-  extremes(least, last);
+  block_min_max(least, last);
 
   const int steps = max(0, last - first + rows - 1) / rows, all_steps = steps * op.heads.group();
   const auto fetch = [&](int i) {
@@ -207,18 +209,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   for (int i = 0; i < all_steps; i++) {
     await_step(i, all_steps, fetch);
     const int at = first + i % steps * rows, offset = i % 2 * rows * kPitch<D>;
-    // Rows are keys here, columns queries.
+    // Products are transposed here: their rows are keys, their columns queries.
     Sum p[rows / 8] = {}, dp[rows / 8] = {};
-    multiply_turned<D>(p, keys, queries + offset);
-    if constexpr (of_keys) multiply_turned<D>(dp, values, gradients + offset);
-    const bool all = at >= first + kOwn && at + rows <= least;
+    multiply_transposed<D>(p, keys, queries + offset);
+    if constexpr (of_keys) multiply_transposed<D>(dp, values, gradients + offset);
+    const bool all = at >= first + kTileRows && at + rows <= least;
 #pragma unroll
     for (int n = 0; n < rows / 8; n++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const int col = n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2, query = at + col;
-        const bool seen = all || (query >= row[j / 2] && query < end[j / 2]);
-        p[n][j] = seen ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * rows + col])) : 0.0f;
+        const bool visible = all || (query >= row[j / 2] && query < end[j / 2]);
+        p[n][j] = visible ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * rows + col])) : 0.0f;
         dp[n][j] = p[n][j] * (dp[n][j] - delta[i % 2 * rows + col]);
       }
     if constexpr (of_values) multiply_add<D>(dv, p, gradients + offset);
@@ -237,7 +239,7 @@ template <int D, int rows, bool of_keys, bool of_values>
 AttentionLaunch key_gradient(const GradientRows& op, cudaStream_t stream) {
   constexpr auto* kKernel = key_gradient_kernel<D, rows, of_keys, of_values>;
   allow_shared(kKernel, kKeyBytes<D, rows>);
-  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.kv_heads), of_values ? 1 : kParts<D>);
+  const dim3 grid(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.kv_heads), of_values ? 1 : kParts<D>);
   return [=](int documents) {
     kKernel<<<grid, kTileThreads, kKeyBytes<D, rows>, stream>>>(op, documents);
     check_launch("attention_backward");
@@ -246,26 +248,27 @@ AttentionLaunch key_gradient(const GradientRows& op, cudaStream_t stream) {
 
 template <int D>
 AttentionLaunch key_gradients(const GradientRows& op, cudaStream_t stream) {
-  if constexpr (kKeepsOwn<D>) {
-    return [keys = key_gradient<D, kRowsAStep<D>, true, false>(op, stream),
-            values = key_gradient<D, kRowsAStep<D>, false, true>(op, stream)](int documents) {
+  if constexpr (kStationaryInRegisters<D>) {
+    return [keys = key_gradient<D, kRowsPerStepOf<D>, true, false>(op, stream),
+            values = key_gradient<D, kRowsPerStepOf<D>, false, true>(op, stream)](int documents) {
       keys(documents);
       values(documents);
     };
   } else {
-    // Heads of 128 take 137 KiB in steps of kStep: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
+    // Heads of 128 take 137 KiB in steps of kRowsPerStep: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
     constexpr int kLeast = 99 * 1024;
-    if constexpr (kKeyBytes < D, kStep >> kLeast)
-      if (blocks_that_fit(key_gradient_kernel<D, kStep, true, true>, kTileThreads, kKeyBytes<D, kStep>) == 0)
+    if constexpr (kKeyBytes < D, kRowsPerStep >> kLeast)
+      if (resident_blocks(key_gradient_kernel<D, kRowsPerStep, true, true>, kTileThreads, kKeyBytes<D, kRowsPerStep>) ==
+          0)
         return key_gradient<D, 16, true, true>(op, stream);
-    return key_gradient<D, kStep, true, true>(op, stream);
+    return key_gradient<D, kRowsPerStep, true, true>(op, stream);
   }
 }
 
 template <int D>
 AttentionLaunch query_gradients(const GradientRows& op, cudaStream_t stream) {
   allow_shared(query_gradient_kernel<D>, kQueryBytes<D>);
-  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads), kParts<D>);
+  const dim3 grid(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads), kParts<D>);
   return [=](int documents) {
     query_gradient_kernel<D><<<grid, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
     check_launch("attention_backward");

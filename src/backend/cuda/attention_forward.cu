@@ -4,28 +4,28 @@ namespace snug::cuda {
 namespace {
 
 template <int D>
-inline constexpr int kForwardBytes = 4 * kRowsAStep<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+inline constexpr int kForwardBytes = 4 * kRowsPerStepOf<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
 
 template <int D>
 __global__ void __launch_bounds__(kTileThreads, 1)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  constexpr int kRows = kRowsAStep<D>;
-  static_assert(4 * kRows >= kOwn, "queries lie where keys and values come");
+  constexpr int kRows = kRowsPerStepOf<D>;
+  static_assert(4 * kRows >= kTileRows, "queries lie where keys and values come");
   auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
   BFloat16* const values = keys + 2 * kRows * kPitch<D>;
   const int dim = op.heads.dim;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
   // Late tiles attend to most keys, so they come first.
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows, tokens = static_cast<int>(op.tokens);
 
-  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first, dim);
+  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kTileRows, tokens - first, dim);
   commit_fetches();
   int row[2], begin[2];
-  own_rows(first, tokens, op.sight(documents), row, begin);
+  thread_rows(first, tokens, op.mask(documents), row, begin);
   int least = min(begin[0], begin[1]);
   int largest = max(begin[0], begin[1]);
-  extremes(least, largest);
+  block_min_max(least, largest);
   wait_fetches<0>();
   __syncthreads();
   Fragment queries[D / 16];
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     await_step(step, steps, fetch);
     const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
     Sum s[kRows / 8] = {};
-    multiply_turned<D>(s, kept_left(queries), keys + offset);
-    if (at + kRows > first || at < largest) hide_unseen(s, at, row, begin);
+    multiply_transposed<D>(s, left_in_registers(queries), keys + offset);
+    if (at + kRows > first || at < largest) apply_mask(s, at, row, begin);
     float factor[2];
     softmax.add(s, op.scale * kLog2E, factor);
 #pragma unroll
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
   return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() -> AttentionLaunch {
     allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
-    return [=, grid = dim3(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads))](int documents) {
+    return [=, grid = dim3(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads))](int documents) {
       attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
       check_launch("attention");
     };

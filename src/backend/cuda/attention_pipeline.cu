@@ -2,9 +2,10 @@
 
 namespace snug::cuda {
 
-Panels panels_of(const Rows<BFloat16>& matrix, int dim, int heads, int64_t rows, int box_rows) {
+HeadTensorMap head_tensor_map(const Rows<BFloat16>& matrix, int dim, int heads, int64_t rows, int box_rows) {
   // If heads begin at no multiple of 128 bytes, the L2 cache would read more than is asked for.
-  return {tensor_map(matrix.data, {dim, rows, heads}, {matrix.stride, dim}, {kPanel, box_rows, 1}, dim % kPanel == 0)};
+  return {tensor_map(matrix.data, {dim, rows, heads}, {matrix.stride, dim}, {kSmemTileColumns, box_rows, 1},
+                     dim % kSmemTileColumns == 0)};
 }
 
 }  // namespace snug::cuda

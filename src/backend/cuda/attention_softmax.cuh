@@ -1,4 +1,4 @@
-// Holds what the forward kernels of attention share.
+// Holds the running softmax and the mask that kernels of attention share.
 #pragma once
 
 #include "backend/cuda/attention_tiles.cuh"
@@ -10,7 +10,7 @@ namespace snug::cuda {
 struct RowSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Turns products into weights relative to the new maxima, and returns the factors for the earlier sums.
+  // Replaces products by weights relative to the new maxima, and returns the factors for the earlier sums.
   template <int N>
   __device__ void add(Sum (&s)[N], float scale, float (&factor)[2]) {
 #pragma unroll
@@ -44,9 +44,9 @@ struct RowSoftmax {
   }
 };
 
-// Masks products with the keys from `at` on: those after the query, and those before the first to which it attends.
+// Masks products with the keys from `at` on: keys after the query, and keys before the first to which it attends.
 template <int N>
-__device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
+__device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
 #pragma unroll
   for (int n = 0; n < N; n++)
 #pragma unroll

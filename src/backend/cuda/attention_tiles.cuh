@@ -1,7 +1,8 @@
 // Computes attention in bf16 by tiles on the tensor cores (Dao, arXiv:2307.08691) with Ampere's instructions: mma.sync
-// on fragments that ldmatrix reads. A block has a tile of kOwn rows, 16 a warp, and walks over the rows of the other
-// side, some at a time, two tiles in shared memory. No block adds to another's result, so sums have one order. Tiles
-// have D columns, of which a head may have fewer: the others are zeros, which change no sum, and are not written.
+// on fragments that ldmatrix reads. A block has a tile of kTileRows rows, 16 a warp, as stationary operand, and walks
+// over the rows of the other side in steps, of which two are in shared memory. No block adds to another's result, so
+// sums have one order. Tiles have D columns, of which a head may have fewer: the others are zeros, which change no sum,
+// and are not written.
 #pragma once
 
 #include "backend/cuda/attention.cuh"
@@ -11,18 +12,18 @@
 
 namespace snug::cuda {
 
-inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kOwn = 16 * kTileWarps, kStep = 64;
-// A block takes this many rows of the other side at a time: half as many for wide heads, so that two tiles of each kind
-// fit into 99 KB.
+inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kTileRows = 16 * kTileWarps, kRowsPerStep = 64;
+// A step of heads of D columns takes this many rows of the other side: half as many for wide heads, so that two tiles
+// of each kind fit into 99 KB.
 template <int D>
-inline constexpr int kRowsAStep = D > 128 ? kStep / 2 : kStep;
+inline constexpr int kRowsPerStepOf = D > 128 ? kRowsPerStep / 2 : kRowsPerStep;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 // Rows of a tile are this many elements apart: 16 bytes more than a row, so that eight rows lie in different banks.
 template <int D>
 inline constexpr int kPitch = D + 8;
 
-// Fetches 4 or 8 elements from global to shared memory, in the background; zeros if they are not inside.
+// Fetch 8 or 4 elements from global to shared memory, in the background; zeros if they are not inside.
 __device__ inline void fetch_wide(BFloat16* to, const BFloat16* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(inside ? 16 : 0));
@@ -32,8 +33,8 @@ __device__ inline void fetch_narrow(BFloat16* to, const BFloat16* from, bool ins
                "r"(inside ? 8 : 0));
 }
 
-// Fetches rows [0, rows) of a tile from global memory, in the background, `dim` columns of them, which 4 divides; what
-// is beyond those, and rows from `left` on, become zeros.
+// Fetches rows [0, rows) of a tile from global memory, in the background, `dim` columns of them, which 4 divides;
+// columns beyond those, and rows from `left` on, become zeros.
 template <int D>
 __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left, int dim) {
   constexpr int kChunks = D / 8;
@@ -51,7 +52,7 @@ __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride,
   }
 }
 
-// Waits until a step's tiles are there, while the next step's come; called by all threads.
+// Waits until a step's tiles are there, while the next step's are fetched; called by all threads.
 template <class Fetch>
 __device__ void await_step(int step, int steps, const Fetch& fetch) {
   if (step + 1 < steps) {
@@ -77,18 +78,18 @@ __device__ void load_left(Fragment& a, const BFloat16* tile, int k) {
   load_matrices(a, tile + row * kPitch<D> + k * 16 + lane / 16 * 8);
 }
 
-// Returns a left factor that was loaded before, for multiply_turned().
+// Returns a left factor that lies in registers already, for multiply_transposed().
 template <int K>
-__device__ auto kept_left(const Fragment (&kept)[K]) {
-  return [&kept](int k, Fragment& a) {
+__device__ auto left_in_registers(const Fragment (&fragments)[K]) {
+  return [&fragments](int k, Fragment& a) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = kept[k][i];
+    for (int i = 0; i < 4; i++) a[i] = fragments[k][i];
   };
 }
 
 // Computes sums [16 x 8 N] += a b^T; a by left(k) for each 16 of D, b a tile of 8 N rows.
 template <int D, int N, class Left>
-__device__ void multiply_turned(Sum (&sums)[N], const Left& left, const BFloat16* b) {
+__device__ void multiply_transposed(Sum (&sums)[N], const Left& left, const BFloat16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const BFloat16* const from = b + (lane / 16 * 8 + lane % 8) * kPitch<D> + lane / 8 % 2 * 8;
 #pragma unroll
@@ -118,7 +119,7 @@ __device__ void multiply_add(Sum (&sums)[columns / 8], const Sum (&a)[N], const 
 #pragma unroll
     for (int n = 0; n < columns / 8; n += 2) {
       Fragment right;
-      load_matrices_turned(right, from + k * 16 * kPitch<D> + n * 8);
+      load_matrices_transposed(right, from + k * 16 * kPitch<D> + n * 8);
       multiply(sums[n], left, right[0], right[1]);
       multiply(sums[n + 1], left, right[2], right[3]);
     }
@@ -141,9 +142,9 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, c
     if (in_eights || dim % 8 == 0) {
 #pragma unroll
       for (int n = 0; n < D / 8; n += 4) {
-        const uint4 piece = turned_pairs(pair(n), pair(n + 1), pair(n + 2), pair(n + 3));
+        const uint4 chunk = transposed_pairs(pair(n), pair(n + 1), pair(n + 2), pair(n + 3));
         const int col = (n + lane % 4) * 8;
-        if (row < left && col < dim) *reinterpret_cast<uint4*>(line + col) = piece;
+        if (row < left && col < dim) *reinterpret_cast<uint4*>(line + col) = chunk;
       }
     } else {
 #pragma unroll
@@ -155,26 +156,26 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, c
   }
 }
 
-// Returns one of the two rows of its warp's 16 of which a thread has results.
-__device__ inline int own_row(int half) {
+// Returns one of the two rows of a tile whose results this thread has; they are of its warp's 16.
+__device__ inline int thread_row(int half) {
   return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
 }
-// Sets both of this thread's rows of the tile that begins at `first`, and the first token to which each attends.
-__device__ inline void own_rows(int first, int tokens, const Sight& sight, int (&row)[2], int (&begin)[2]) {
+// Sets both of this thread's rows of the tile that begins at `first`, and the first key to which each attends.
+__device__ inline void thread_rows(int first, int tokens, const AttentionMask& mask, int (&row)[2], int (&begin)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    begin[half] = sight.first_seen_by(row[half], tokens);
+    row[half] = first + thread_row(half);
+    begin[half] = mask.first_key(row[half], tokens);
   }
 }
 // Returns the number of steps of `keys` keys from `least` on to which `rows` rows of a tile, from `first` on, attend.
 template <int keys>
-__device__ int steps_over(int first, int least, int tokens, int rows = kOwn) {
+__device__ int steps_over(int first, int least, int tokens, int rows = kTileRows) {
   return max(0, (min(first + rows, tokens) - least + keys - 1) / keys);
 }
 
 // Sets x to the least and y to the largest over all threads of the block.
-__device__ inline void extremes(int& x, int& y) {
+__device__ inline void block_min_max(int& x, int& y) {
   __shared__ int least[kTileWarps], largest[kTileWarps];
   x = __reduce_min_sync(kAll, x);
   y = __reduce_max_sync(kAll, y);
@@ -188,7 +189,7 @@ __device__ inline void extremes(int& x, int& y) {
   }
 }
 
-// Launches the sums of dout out, for the other kernels of the backward.
+// Launches the kernel that computes delta, the sums of dout out, for the other kernels of the backward.
 void launch_delta(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
 
 // Calls f.template operator()<D>() with the first of `dims`, which ascend, into which a head of `dim` fits.

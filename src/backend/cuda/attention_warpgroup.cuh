@@ -6,11 +6,12 @@
 
 namespace snug::cuda {
 
-// This is the number of panels of a tile with D columns; the last panel may be wider than the remaining columns.
+// This is the number of smem tiles (warpgroup.cuh) side by side for D columns; the last may be wider than the remaining
+// columns.
 template <int D>
-inline constexpr int kPanels = (D + kPanel - 1) / kPanel;
+inline constexpr int kSmemTiles = (D + kSmemTileColumns - 1) / kSmemTileColumns;
 template <int D>
-inline constexpr int kBytesPerRow = kPanels<D>* kRowBytes;
+inline constexpr int kBytesPerRow = kSmemTiles<D>* kRowBytes;
 
 __device__ inline void fetch_float(uint32_t to, const float* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(inside ? 4 : 0));
@@ -22,10 +23,10 @@ __device__ inline float2 shared_floats(uint32_t address) {
 }
 
 // Define products of 64 rows by `columns` columns, whose sums are `__VA_ARGS__`; o0 and on are the operands after them.
-//   product_turned: sum (+)= a b^T for 16 columns of a and b; a and b in shared memory.
+//   product_transposed: sum (+)= a b^T for 16 columns of a and b; a and b in shared memory.
 //   product_add: sum += a b for 16 columns of a and rows of b; a in registers.
 #define SNUG_PRODUCTS(columns, registers, o0, o1, o2, o3, o4, ...)                                                     \
-  __device__ inline void product_turned(Sum(&s)[columns / 8], uint64_t a, uint64_t b, bool add) {                      \
+  __device__ inline void product_transposed(Sum(&s)[columns / 8], uint64_t a, uint64_t b, bool add) {                  \
     SNUG_HOPPER("{.reg .pred p; setp.ne.b32 p, " o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns                  \
                 "k16.f32.bf16.bf16 {" registers "}, " o0 ", " o1 ", p, 1, 1, 0, 0;}"                                   \
                 : __VA_ARGS__                                                                                          \
@@ -50,38 +51,38 @@ SNUG_PRODUCTS(112, SNUG_REGISTERS_56, "%56", "%57", "%58", "%59", "%60", SNUG_SU
               SNUG_SUM(s, 9), SNUG_SUM(s, 10), SNUG_SUM(s, 11), SNUG_SUM(s, 12), SNUG_SUM(s, 13))
 SNUG_PRODUCTS(128, SNUG_REGISTERS_64, "%64", "%65", "%66", "%67", "%68", SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8))
 
-// Returns the descriptor as one value for all threads of a warp: the compiler then keeps it where products read it.
-__device__ inline uint64_t uniform_matrix(uint32_t address, uint32_t panels = 16) {
-  return matrix_at(__shfl_sync(kAll, address, 0), panels);
+// Returns matrix_at() as one value for all threads of a warp: the compiler then keeps it where products read it.
+__device__ inline uint64_t uniform_matrix(uint32_t address, uint32_t leading_bytes = 16) {
+  return matrix_at(__shfl_sync(kAll, address, 0), leading_bytes);
 }
 
 // Returns the bytes from a tile of `rows` rows to its columns [16 k, 16 k + 16).
 __device__ constexpr int to_columns(int k, int rows) { return k / 4 * rows * kRowBytes + k % 4 * 32; }
 
 // Starts sums = a b^T: a is the warpgroup's 64 of a tile's rows, b a tile of 8 N rows.
-template <int D, int rows = kOwn, int N>
-__device__ void start_turned(Sum (&sums)[N], uint32_t a, uint32_t b) {
-  const uint64_t own = uniform_matrix(a + threadIdx.x / 128 * 64 * kRowBytes), other = uniform_matrix(b);
+template <int D, int rows = kTileRows, int N>
+__device__ void start_transposed(Sum (&sums)[N], uint32_t a, uint32_t b) {
+  const uint64_t left = uniform_matrix(a + threadIdx.x / 128 * 64 * kRowBytes), right = uniform_matrix(b);
 #pragma unroll
   for (int k = 0; k < D / 16; k++)
-    product_turned(sums, moved(own, to_columns(k, rows)), moved(other, to_columns(k, 8 * N)), k > 0);
+    product_transposed(sums, moved(left, to_columns(k, rows)), moved(right, to_columns(k, 8 * N)), k > 0);
 }
 // Starts sums += a b: b is a tile of 16 K rows.
 template <int D, int K>
 __device__ void start_add(Sum (&sums)[D / 8], const Fragment (&a)[K], uint32_t b) {
-  constexpr int kAtOnce = 128;  // columns at a time
-  constexpr uint32_t kPanelBytes = 16 * K * kRowBytes;
-  const uint64_t tile = uniform_matrix(b, kPanelBytes);
+  constexpr int kMmaColumns = 128;  // columns of one instruction's result
+  constexpr uint32_t kSmemTileBytes = 16 * K * kRowBytes;
+  const uint64_t tile = uniform_matrix(b, kSmemTileBytes);
   begin_products();
 #pragma unroll
   for (int k = 0; k < K; k++) {
     const uint64_t rows = moved(tile, k * 16 * kRowBytes);
-    if constexpr (D <= kAtOnce) {
+    if constexpr (D <= kMmaColumns) {
       product_add(sums, a[k], rows);
     } else {
-      product_add(reinterpret_cast<Sum(&)[kAtOnce / 8]>(sums), a[k], rows);
-      product_add(reinterpret_cast<Sum(&)[(D - kAtOnce) / 8]>(sums[kAtOnce / 8]), a[k],
-                  moved(rows, kAtOnce / kPanel * static_cast<int>(kPanelBytes)));
+      product_add(reinterpret_cast<Sum(&)[kMmaColumns / 8]>(sums), a[k], rows);
+      product_add(reinterpret_cast<Sum(&)[(D - kMmaColumns) / 8]>(sums[kMmaColumns / 8]), a[k],
+                  moved(rows, kMmaColumns / kSmemTileColumns * static_cast<int>(kSmemTileBytes)));
     }
   }
 }

@@ -5,18 +5,18 @@ namespace snug::cuda {
 
 AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
   const int heads = op.heads.heads, kv_heads = op.heads.kv_heads;
-  const auto panels = [&](const Rows<BFloat16>& rows, int of, int box) {
-    return panels_of(rows, op.heads.dim, of, op.tokens, box);
+  const auto map = [&](const Rows<BFloat16>& rows, int count, int box_rows) {
+    return head_tensor_map(rows, op.heads.dim, count, op.tokens, box_rows);
   };
   Backward b{op,
-             panels(op.q, heads, kStep),
-             panels(op.k, kv_heads, kStep),
-             panels(op.v, kv_heads, kStep),
-             panels(op.dout, heads, kStep),
-             panels(op.q, heads, kOwn),
-             panels(op.k, kv_heads, kOwn),
-             panels(op.v, kv_heads, kOwn),
-             panels(op.dout, heads, kOwn),
+             map(op.q, heads, kRowsPerStep),
+             map(op.k, kv_heads, kRowsPerStep),
+             map(op.v, kv_heads, kRowsPerStep),
+             map(op.dout, heads, kRowsPerStep),
+             map(op.q, heads, kTileRows),
+             map(op.k, kv_heads, kTileRows),
+             map(op.v, kv_heads, kTileRows),
+             map(op.dout, heads, kTileRows),
              nullptr,
              0};
   std::vector<GradientLaunch> kernels = key_gradient_launches(op.heads.dim, stream);

@@ -7,56 +7,55 @@ namespace snug::cuda {
 namespace {
 
 constexpr int kStages = 2;
-// This is the number of warpgroups that multiply: three for narrow heads, whose weights take longer than their
-// products.
+// This is the number of consumer warpgroups: three for narrow heads, whose weights take longer than their products.
 template <int D>
 inline constexpr int kGroups = D <= 96 ? 3 : 2;
-inline constexpr int kOwned = 64;  // rows of a warpgroup in a tile
+inline constexpr int kGroupRows = 64;  // rows of a warpgroup in a tile
 template <int D>
-inline constexpr int kRows = kOwned* kGroups<D>;
+inline constexpr int kRows = kGroupRows* kGroups<D>;
 // A step takes this many keys: as many as registers and shared memory hold.
 template <int D>
-inline constexpr int kKeys = D > 192             ? 64
-                             : D > 128           ? 96
-                             : D > 64 && D <= 96 ? 112
-                                                 : 128;
+inline constexpr int kKeysPerStep = D > 192             ? 64
+                                    : D > 128           ? 96
+                                    : D > 64 && D <= 96 ? 112
+                                                        : 128;
 template <int D>
-inline constexpr int kOwnBytes = kRows<D>* kBytesPerRow<D>;
+inline constexpr int kStationaryBytes = kRows<D>* kBytesPerRow<D>;
 template <int D>
-inline constexpr int kTileBytes = kKeys<D>* kBytesPerRow<D>;
+inline constexpr int kTileBytes = kKeysPerStep<D>* kBytesPerRow<D>;
 template <int D>
-inline constexpr int kForwardBytes = kTileAlignment + kOwnBytes<D> + 2 * kStages* kTileBytes<D>;
+inline constexpr int kForwardBytes = kTileAlignment + kStationaryBytes<D> + 2 * kStages* kTileBytes<D>;
 
 struct Forward {
   AttentionRows<BFloat16> op;
-  Panels q, k, v;
+  HeadTensorMap q, k, v;
   int* next;  // the first tile that no block has taken
   int documents;
 };
 
-// Holds what both sides know of the tiles in shared memory. Each warpgroup that multiplies owns 64 of a tile's queries,
-// so that one goes on to the next tile while others are still at this one.
+// Says where the tiles lie in shared memory, for producer and consumers. Each consumer warpgroup has 64 of a tile's
+// queries to itself, so that one goes on to the next tile while others are still at this one.
 template <int D>
 struct Tiles {
-  Ring<1> own;
+  Ring<1> stationary;
   Ring<kStages> keys, values;
   uint32_t queries;
   __device__ uint32_t keys_at() const {
-    return queries + kOwnBytes<D> + static_cast<uint32_t>(keys.slot) * kTileBytes<D>;
+    return queries + kStationaryBytes<D> + static_cast<uint32_t>(keys.slot) * kTileBytes<D>;
   }
   __device__ uint32_t values_at() const {
-    return queries + kOwnBytes<D> + static_cast<uint32_t>(kStages + values.slot) * kTileBytes<D>;
+    return queries + kStationaryBytes<D> + static_cast<uint32_t>(kStages + values.slot) * kTileBytes<D>;
   }
 };
 
-// Fetches one tile after the other; used by a warp.
+// Fetches one tile after the other; used by the producer's warp.
 template <int D>
 class Fetcher {
  public:
   __device__ Fetcher(const Forward& f, Tiles<D>& tiles) : f_(f), tiles_(tiles) {}
-  __device__ Reach find(int number, int group) const {
-    return first_seen(Tile<kRows<D>>(number, f_.op.tokens, f_.op.heads.heads, true).first + kOwned * group, kOwned,
-                      tokens(), f_.op.sight(f_.documents));
+  __device__ MaskBounds find(int number, int group) const {
+    return first_key_bounds(Tile<kRows<D>>(number, f_.op.tokens, f_.op.heads.heads, true).first + kGroupRows * group,
+                            kGroupRows, tokens(), f_.op.mask(f_.documents));
   }
   __device__ void start(const TakenTile& taken) {
     const Tile<kRows<D>> tile(taken.number, f_.op.tokens, f_.op.heads.heads, true);
@@ -64,13 +63,13 @@ class Fetcher {
     first_ = tile.first;
     kv_head_ = tile.head / f_.op.heads.group();
     least_ = taken.least;
-    steps_ = steps_over<kKeys<D>>(tile.first, taken.least, tokens(), kRows<D>);
+    steps_ = steps_over<kKeysPerStep<D>>(tile.first, taken.least, tokens(), kRows<D>);
     if (steps_ > 0) fetch_keys(0);
   }
   __device__ void fetch_queries(int group, uint32_t full) const {
-    arrive_and_expect(full, kOwnBytes<D> / kGroups<D>);
-    fetch_rows<D>(tiles_.queries + static_cast<uint32_t>(group * kOwned * kRowBytes), f_.q, head_,
-                  first_ + kOwned * group, kRows<D>, full);
+    arrive_and_expect(full, kStationaryBytes<D> / kGroups<D>);
+    fetch_rows<D>(tiles_.queries + static_cast<uint32_t>(group * kGroupRows * kRowBytes), f_.q, head_,
+                  first_ + kGroupRows * group, kRows<D>, full);
   }
   __device__ void fetch_rest() {
     for (int step = 0; step < steps_; step++) {
@@ -91,10 +90,10 @@ class Fetcher {
     fetch(f_.v, step, tiles_.values_at(), tiles_.values.full());
     tiles_.values.advance();
   }
-  __device__ void fetch(const Panels& from, int step, uint32_t to, uint32_t full) const {
+  __device__ void fetch(const HeadTensorMap& from, int step, uint32_t to, uint32_t full) const {
     if (threadIdx.x % 32 != 0) return;
     arrive_and_expect(full, kTileBytes<D>);
-    fetch_rows<D>(to, from, kv_head_, least_ + step * kKeys<D>, kKeys<D>, full);
+    fetch_rows<D>(to, from, kv_head_, least_ + step * kKeysPerStep<D>, kKeysPerStep<D>, full);
   }
 
   const Forward& f_;
@@ -102,13 +101,13 @@ class Fetcher {
   int head_ = 0, kv_head_ = 0, first_ = 0, least_ = 0, steps_ = 0;  // of the tile
 };
 
-// Passes over steps whose keys are visible to none of the rows; called by a warpgroup.
+// Skips steps whose keys none of the rows attends to; called by a consumer warpgroup.
 template <int D>
-__device__ void pass_over(Tiles<D>& tiles, int steps) {
+__device__ void skip_steps(Tiles<D>& tiles, int steps) {
   for (int step = 0; step < steps; step++) {
     tiles.keys.await_full();
-    await_turn();
-    give_turn<kGroups<D>>();
+    wait_order();
+    arrive_order<kGroups<D>>();
     tiles.keys.release();
     tiles.keys.advance();
     tiles.values.await_full();
@@ -123,30 +122,31 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
   const AttentionRows<BFloat16>& op = f.op;
   const Tile<kRows<D>> tile(taken.number, op.tokens, op.heads.heads, true);
   const int first = tile.first, tokens = static_cast<int>(op.tokens), group = static_cast<int>(threadIdx.x) / 128;
-  const int own_first = first + kOwned * group, least = taken.least;
+  const int group_first = first + kGroupRows * group, least = taken.least;
   int row[2], begin[2];
-  own_rows(first, tokens, op.sight(f.documents), taken.reach, row, begin);
-  const int steps = steps_over<kKeys<D>>(first, least, tokens, kRows<D>);
-  const int own_steps = taken.reach.any < tokens ? steps_over<kKeys<D>>(own_first, least, tokens, kOwned) : 0;
-  const int own_step = own_steps > 0 ? (taken.reach.any - least) / kKeys<D> : 0;
+  thread_rows(first, tokens, op.mask(f.documents), taken.bounds, row, begin);
+  const int steps = steps_over<kKeysPerStep<D>>(first, least, tokens, kRows<D>);
+  const int group_steps =
+      taken.bounds.any < tokens ? steps_over<kKeysPerStep<D>>(group_first, least, tokens, kGroupRows) : 0;
+  const int first_step = group_steps > 0 ? (taken.bounds.any - least) / kKeysPerStep<D> : 0;
 
   RowSoftmax softmax;
-  Sum out[D / 8] = {}, s[kKeys<D> / 8];
-  Fragment weights[kKeys<D> / 16];
+  Sum out[D / 8] = {}, s[kKeysPerStep<D> / 8];
+  Fragment weights[kKeysPerStep<D> / 16];
   const auto start_scores = [&] {
     tiles.keys.await_full();
-    await_turn();
+    wait_order();
     begin_products();
-    start_turned<D, kRows<D>>(s, tiles.queries, tiles.keys_at());
+    start_transposed<D, kRows<D>>(s, tiles.queries, tiles.keys_at());
     commit_products();
   };
-  const auto weigh = [&](int step, float(&factor)[2]) {
-    settle(s);
+  const auto compute_p = [&](int step, float(&factor)[2]) {
+    fence(s);
     tiles.keys.release();
     tiles.keys.advance();
-    if (step + 1 == own_steps) tiles.own.release();
-    const int at = least + step * kKeys<D>;
-    if (at + kKeys < D >> own_first || at < taken.reach.all) hide_unseen(s, at, row, begin);
+    if (step + 1 == group_steps) tiles.stationary.release();
+    const int at = least + step * kKeysPerStep<D>;
+    if (at + kKeysPerStep < D >> group_first || at < taken.bounds.all) apply_mask(s, at, row, begin);
     softmax.add(s, op.scale * kLog2E, factor);
   };
   const auto start_values = [&] {
@@ -156,26 +156,26 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
   };
   const auto finish_values = [&] {
     wait_products<0>();
-    settle(out);
+    fence(out);
     tiles.values.release();
     tiles.values.advance();
   };
-  pass_over(tiles, own_step);
-  if (own_steps == 0) {
-    tiles.own.release();
+  skip_steps(tiles, first_step);
+  if (group_steps == 0) {
+    tiles.stationary.release();
   } else {
     float factor[2];
     start_scores();
-    give_turn<kGroups<D>>();
+    arrive_order<kGroups<D>>();
     wait_products<0>();
-    weigh(own_step, factor);
+    compute_p(first_step, factor);
     round_to_left(weights, s);
-    for (int step = own_step + 1; step < own_steps; step++) {
+    for (int step = first_step + 1; step < group_steps; step++) {
       start_scores();
       start_values();
-      give_turn<kGroups<D>>();
+      arrive_order<kGroups<D>>();
       wait_products<1>();
-      weigh(step, factor);
+      compute_p(step, factor);
       finish_values();
 #pragma unroll
       for (int n = 0; n < D / 8; n++)
@@ -186,40 +186,40 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
     start_values();
     finish_values();
   }
-  pass_over(tiles, steps - own_steps);
+  skip_steps(tiles, steps - group_steps);
   save_attention<D, true>(op, tile.head, first, row, softmax, out);
 }
 
 template <int D>
 __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
     attention_forward_kernel(const __grid_constant__ Forward f) {
-  constexpr int kOwners = kGroups<D>, kOwnRings = kOwners * Ring<1>::kBytes;
-  __shared__ uint64_t barriers[(kOwnRings + 2 * Ring<kStages>::kBytes) / 8];
-  __shared__ TakenTile taken[kOwners];
+  constexpr int kConsumers = kGroups<D>, kStationaryRingBytes = kConsumers * Ring<1>::kBytes;
+  __shared__ uint64_t barriers[(kStationaryRingBytes + 2 * Ring<kStages>::kBytes) / 8];
+  __shared__ TakenTile taken[kConsumers];
   const uint32_t at = shared_address(barriers);
-  Tiles<D> tiles{{at}, {at + kOwnRings}, {at + kOwnRings + Ring<kStages>::kBytes}, tiles_start()};
+  Tiles<D> tiles{{at}, {at + kStationaryRingBytes}, {at + kStationaryRingBytes + Ring<kStages>::kBytes}, tiles_start()};
   if (threadIdx.x == 0) {
-    for (int owner = 0; owner < kOwners; owner++) tiles.own.at(owner).make(1, 128);
-    tiles.keys.make(1, 128 * kOwners);
-    tiles.values.make(1, 128 * kOwners);
+    for (int consumer = 0; consumer < kConsumers; consumer++) tiles.stationary.at(consumer).make(1, 128);
+    tiles.keys.make(1, 128 * kConsumers);
+    tiles.values.make(1, 128 * kConsumers);
   }
   publish_barriers();
   const int count = Tile<kRows<D>>::count(f.op.tokens, f.op.heads.heads);
-  if (fetches<kOwners>()) {
-    give_registers<kFetchRegistersOf<kOwners>>();
-    if (threadIdx.x >= 128 * kOwners + 32) return;
+  if (is_producer<kConsumers>()) {
+    deallocate_registers<kProducerRegistersOf<kConsumers>>();
+    if (threadIdx.x >= 128 * kConsumers + 32) return;
     Fetcher<D> fetcher(f, tiles);
-    take_tiles<kOwners>(
-        f.next, tiles.own, taken, count, [&](int number, int group) { return fetcher.find(number, group); },
+    take_tiles<kConsumers>(
+        f.next, tiles.stationary, taken, count, [&](int number, int group) { return fetcher.find(number, group); },
         [&](const TakenTile& tile) { fetcher.start(tile); },
         [&](const TakenTile&, int group, uint32_t full) { fetcher.fetch_queries(group, full); },
         [&](const TakenTile&) { fetcher.fetch_rest(); });
   } else {
-    take_registers<kProductRegistersOf<kOwners>>();
+    allocate_registers<kConsumerRegistersOf<kConsumers>>();
     const int group = static_cast<int>(threadIdx.x) / 128;
-    tiles.own = tiles.own.at(group);
-    if (group == kOwners - 1) give_turn<kOwners>();
-    work_on_tiles(tiles.own, taken[group], count, [&](const TakenTile& tile) { attend<D>(f, tiles, tile); });
+    tiles.stationary = tiles.stationary.at(group);
+    if (group == kConsumers - 1) arrive_order<kConsumers>();
+    work_on_tiles(tiles.stationary, taken[group], count, [&](const TakenTile& tile) { attend<D>(f, tiles, tile); });
   }
 }
 
@@ -227,9 +227,9 @@ template <int D>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
   Forward f{op,
-            panels_of(op.q, op.heads.dim, op.heads.heads, op.tokens, kOwned),
-            panels_of(op.k, op.heads.dim, op.heads.kv_heads, op.tokens, kKeys<D>),
-            panels_of(op.v, op.heads.dim, op.heads.kv_heads, op.tokens, kKeys<D>),
+            head_tensor_map(op.q, op.heads.dim, op.heads.heads, op.tokens, kGroupRows),
+            head_tensor_map(op.k, op.heads.dim, op.heads.kv_heads, op.tokens, kKeysPerStep<D>),
+            head_tensor_map(op.v, op.heads.dim, op.heads.kv_heads, op.tokens, kKeysPerStep<D>),
             reinterpret_cast<int*>(counter),
             0};
   const auto grid = static_cast<unsigned>(multiprocessors());

@@ -1,5 +1,5 @@
-// Holds what the kernels of attention_backward.cu's gradients by warpgroups share. A product of one step runs while the
-// weights of the next are computed.
+// Holds the steps and the kernel that the gradients of attention_backward.cu by warpgroups share. A product of one step
+// runs while the weights of the next are computed.
 #pragma once
 
 #include <vector>
@@ -12,26 +12,27 @@ namespace snug::cuda {
 
 using GradientRows = AttentionGradientRows<BFloat16>;
 
-inline constexpr int kSteps = kStep / 8;  // columns of 8 in a product with a step's rows
+inline constexpr int kSumsPerStep = kRowsPerStep / 8;  // Sums side by side in a product with a step's rows
 
-// Says what a kernel computes. For wide heads a thread lacks the registers for the gradients of keys and values at
-// once.
+// Says which gradients a kernel computes. For wide heads a thread lacks the registers for the gradients of keys and
+// values at once.
 enum class Gradients { OfQueries, OfKeys, OfValues, OfKeysAndValues };
 
-// Own rows are those whose gradients are computed: queries and dout, or keys and values. Steps go over tiles of the
-// other side, which come in two rings: first keys or queries, second values or dout.
+// The stationary operands are the rows whose gradients are computed: queries and dout, or keys and values. Steps go
+// over tiles of the other side, which come in two rings: first keys or queries, second values or dout.
 template <int D>
-inline constexpr int kOwnBytes = kOwn* kBytesPerRow<D>;
+inline constexpr int kStationaryBytes = kTileRows* kBytesPerRow<D>;
 template <int D>
-inline constexpr int kTileBytes = kStep* kBytesPerRow<D>;
-inline constexpr int kFloatBytes = kStep * static_cast<int>(sizeof(float));  // of lse, or of delta, beside a tile
+inline constexpr int kTileBytes = kRowsPerStep* kBytesPerRow<D>;
+inline constexpr int kFloatBytes =
+    kRowsPerStep * static_cast<int>(sizeof(float));  // of lse, or of delta, beside a tile
 template <Gradients what>
-inline constexpr int kOwnTiles = what == Gradients::OfValues ? 1 : 2;
+inline constexpr int kStationaryTiles = what == Gradients::OfValues ? 1 : 2;
 // Says whether the first ring's barriers also cover the second's tiles, which then lie beside its own.
 template <int D>
 inline constexpr bool kPaired = D <= 128;
-// This is the number of slots for which there is room. A sum needs two slots of what is multiplied last, as it goes on
-// into the next step. The second ring is not used if the first covers both.
+// This is the number of slots for which there is room. A sum needs two slots of the tiles that are multiplied last, as
+// that product goes on into the next step. The second ring is not used if the first covers both.
 template <int D, Gradients what>
 inline constexpr int kFirstStages = D <= 128                                  ? 4
                                     : D <= 192 || what == Gradients::OfValues ? 3
@@ -41,33 +42,33 @@ inline constexpr int kSecondStages = kPaired<D>                    ? 1
                                      : what == Gradients::OfValues ? (D <= 192 ? 3 : 2)
                                      : D <= 192                    ? 2
                                                                    : 1;
-// A slot of both rings has this many bytes, with its numbers, if one ring covers both.
+// A slot of both rings has this many bytes, with its lse and delta, if one ring covers both.
 template <int D>
 inline constexpr int kPairBytes = 2 * kTileBytes<D> + kTileAlignment;
 template <int D, Gradients what>
-inline constexpr int kSharedBytes = kTileAlignment + kOwnTiles<what>* kOwnBytes<D> +
+inline constexpr int kSharedBytes = kTileAlignment + kStationaryTiles<what>* kStationaryBytes<D> +
                                     (kPaired<D> ? kFirstStages<D, what> * kPairBytes<D>
                                                 : (kFirstStages<D, what> + kSecondStages<D, what>)*(kTileBytes<D> +
                                                                                                     kFloatBytes));
 
 struct Backward {
   GradientRows op;
-  Panels q, k, v, dout, own_q, own_k, own_v, own_dout;  // in boxes of kStep and of kOwn rows
-  int* next;                                            // the first tile that no block has taken
+  HeadTensorMap q, k, v, dout, tile_q, tile_k, tile_v, tile_dout;  // by kRowsPerStep, and by kTileRows rows
+  int* next;                                                       // the first tile that no block has taken
   int documents;
 };
 
-// Holds what both sides know of the tiles in shared memory.
+// Says where the tiles lie in shared memory, for producer and consumers.
 template <int D, Gradients what>
 struct GradientTiles {
   static constexpr int kFirst = kFirstStages<D, what>, kSecond = kSecondStages<D, what>;
-  Ring<1> own;
+  Ring<1> stationary;
   Ring<kFirst> first;
   Ring<kSecond> second;
   uint32_t start;
-  __device__ uint32_t own_first() const { return start; }
-  __device__ uint32_t own_second() const { return start + kOwnBytes<D>; }
-  __device__ uint32_t rings() const { return start + kOwnTiles<what> * kOwnBytes<D>; }
+  __device__ uint32_t stationary_first() const { return start; }
+  __device__ uint32_t stationary_second() const { return start + kStationaryBytes<D>; }
+  __device__ uint32_t rings() const { return start + kStationaryTiles<what> * kStationaryBytes<D>; }
   __device__ uint32_t pair() const { return rings() + static_cast<uint32_t>(first.slot) * kPairBytes<D>; }
   __device__ uint32_t tile(int i) const { return rings() + static_cast<uint32_t>(i) * kTileBytes<D>; }
   __device__ uint32_t floats(int i) const { return tile(kFirst + kSecond) + static_cast<uint32_t>(i) * kFloatBytes; }
@@ -76,14 +77,14 @@ struct GradientTiles {
   __device__ uint32_t lse_at() const { return kPaired<D> ? pair() + 2 * kTileBytes<D> : floats(first.slot); }
   __device__ uint32_t delta_at() const { return kPaired<D> ? lse_at() + kFloatBytes : floats(kFirst + second.slot); }
   __device__ uint32_t second_full() const { return kPaired<D> ? first.full() : second.full(); }
-  // These are called by the warps that fetch, for empty slots.
+  // These are called by the producer's warp, for empty slots.
   __device__ void expect_first() const { arrive_and_expect(first.full(), (kPaired<D> ? 2 : 1) * kTileBytes<D>); }
   __device__ void expect_second() const { arrive_and_expect(second.full(), kTileBytes<D>); }
   __device__ void advance() {
     first.advance();
     if constexpr (!kPaired<D>) second.advance();
   }
-  // These are called by the warpgroups that multiply.
+  // These are called by the consumer warpgroups.
   __device__ void await_second() {
     if constexpr (kPaired<D>) return;
     second.await_full();
@@ -96,36 +97,37 @@ struct GradientTiles {
   }
 };
 
-// Computes the sum of ds times the first ring's tiles, for queries or keys: weigh(step, s) makes weights of products,
-// and differ(s, dp) makes ds of those. The last product of a step runs while the next one's weights are computed.
-template <int D, Gradients what, class Weigh, class Differ>
-__device__ void sum_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D / 8], const Weigh& weigh,
-                          const Differ& differ) {
-  Fragment ds[kStep / 16];
+// Computes the sum of ds times the first ring's tiles, for queries or keys: compute_p(step, s) replaces products by
+// weights, and compute_ds(s, dp) weights by ds. The last product of a step runs while the next one's weights are
+// computed.
+template <int D, Gradients what, class ComputeP, class ComputeDs>
+__device__ void sum_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D / 8], const ComputeP& compute_p,
+                          const ComputeDs& compute_ds) {
+  Fragment ds[kRowsPerStep / 16];
   uint32_t tile_before = 0;
   auto before = tiles.first;
   for (int step = 0; step < steps; step++) {
     const uint32_t tile = tiles.first_at();
-    Sum s[kSteps], dp[kSteps];
+    Sum s[kSumsPerStep], dp[kSumsPerStep];
     tiles.first.await_full();
     begin_products();
-    start_turned<D>(s, tiles.own_first(), tile);
+    start_transposed<D>(s, tiles.stationary_first(), tile);
     commit_products();
     tiles.await_second();
-    start_turned<D>(dp, tiles.own_second(), tiles.second_at());
+    start_transposed<D>(dp, tiles.stationary_second(), tiles.second_at());
     commit_products();
     if (step > 0) start_add<D>(sum, ds, tile_before);
     commit_products();
     wait_products<2>();
-    settle(s);
-    weigh(step, s);
+    fence(s);
+    compute_p(step, s);
     wait_products<1>();
-    settle(dp);
-    if (step + 1 == steps) tiles.own.release();
-    differ(s, dp);
+    fence(dp);
+    if (step + 1 == steps) tiles.stationary.release();
+    compute_ds(s, dp);
     tiles.release_second();
     wait_products<0>();
-    settle(sum);
+    fence(sum);
     if (step > 0) before.release();
     before = tiles.first;
     tile_before = tile;
@@ -136,41 +138,41 @@ __device__ void sum_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D
     start_add<D>(sum, ds, tile_before);
     commit_products();
     wait_products<0>();
-    settle(sum);
+    fence(sum);
     before.release();
   } else {
-    tiles.own.release();
+    tiles.stationary.release();
   }
 }
 
 // Computes that sum with fewer registers, for the widest heads: only the next step's first product runs beside the
 // last.
-template <int D, Gradients what, class Weigh, class Differ>
-__device__ void sum_wide_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D / 8], const Weigh& weigh,
-                               const Differ& differ) {
+template <int D, Gradients what, class ComputeP, class ComputeDs>
+__device__ void sum_wide_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D / 8], const ComputeP& compute_p,
+                               const ComputeDs& compute_ds) {
   if (steps == 0) {
-    tiles.own.release();
+    tiles.stationary.release();
     return;
   }
-  Sum s[kSteps], dp[kSteps];
-  Fragment ds[kStep / 16];
+  Sum s[kSumsPerStep], dp[kSumsPerStep];
+  Fragment ds[kRowsPerStep / 16];
   const auto start_scores = [&] {
     tiles.first.await_full();
     begin_products();
-    start_turned<D>(s, tiles.own_first(), tiles.first_at());
+    start_transposed<D>(s, tiles.stationary_first(), tiles.first_at());
     commit_products();
   };
   start_scores();
   for (int step = 0;; step++) {
     tiles.await_second();
-    start_turned<D>(dp, tiles.own_second(), tiles.second_at());
+    start_transposed<D>(dp, tiles.stationary_second(), tiles.second_at());
     commit_products();
     wait_products<1>();
-    settle(s);
-    weigh(step, s);
+    fence(s);
+    compute_p(step, s);
     wait_products<0>();
-    settle(dp);
-    differ(s, dp);
+    fence(dp);
+    compute_ds(s, dp);
     tiles.release_second();
     round_to_left(ds, s);
     start_add<D>(sum, ds, tiles.first_at());
@@ -180,51 +182,51 @@ __device__ void sum_wide_steps(GradientTiles<D, what>& tiles, int steps, Sum (&s
     tiles.first.advance();
     start_scores();
     wait_products<1>();
-    settle(sum);
+    fence(sum);
     before.release();
   }
-  tiles.own.release();
+  tiles.stationary.release();
   wait_products<0>();
-  settle(sum);
+  fence(sum);
   tiles.first.release();
   tiles.first.advance();
 }
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
 
-// Runs a kernel. `Side` fetches for a tile, and computes its gradients. Each kernel but the last lets the next begin:
-// one of its blocks starts on every multiprocessor that has no tiles left.
+// Computes gradients tile by tile. `Side` fetches for a tile, and computes its gradients. Each kernel but the last lets
+// the next begin: one of its blocks starts on every multiprocessor that has no tiles left.
 template <int D, Gradients what, class Side>
 __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __grid_constant__ Backward b) {
   constexpr bool kOfQueries = what == Gradients::OfQueries;
   if constexpr (!kOfQueries) let_next_begin();
   using Shared = GradientTiles<D, what>;
-  constexpr int kOwnRing = Ring<1>::kBytes, kFirstRing = Ring<Shared::kFirst>::kBytes;
-  __shared__ uint64_t barriers[(kOwnRing + kFirstRing + Ring<Shared::kSecond>::kBytes) / 8];
+  constexpr int kStationaryRingBytes = Ring<1>::kBytes, kFirstRingBytes = Ring<Shared::kFirst>::kBytes;
+  __shared__ uint64_t barriers[(kStationaryRingBytes + kFirstRingBytes + Ring<Shared::kSecond>::kBytes) / 8];
   __shared__ TakenTile taken;
   const uint32_t at = shared_address(barriers);
-  Shared tiles{{at}, {at + kOwnRing}, {at + kOwnRing + kFirstRing}, tiles_start()};
+  Shared tiles{{at}, {at + kStationaryRingBytes}, {at + kStationaryRingBytes + kFirstRingBytes}, tiles_start()};
   if (threadIdx.x == 0) {
-    tiles.own.make(1, kTileThreads);
+    tiles.stationary.make(1, kTileThreads);
     tiles.first.make(kOfQueries ? 1 : 1 + 32, kTileThreads);
     tiles.second.make(kOfQueries ? 1 : 1 + 32, kTileThreads);
   }
   publish_barriers();
-  const int count = Tile<kOwn>::count(b.op.tokens, kOfQueries ? b.op.heads.heads : b.op.heads.kv_heads);
-  if (fetches()) {
-    give_registers<kFetchRegisters>();
+  const int count = Tile<kTileRows>::count(b.op.tokens, kOfQueries ? b.op.heads.heads : b.op.heads.kv_heads);
+  if (is_producer()) {
+    deallocate_registers<kProducerRegisters>();
     if (threadIdx.x >= kTileThreads + 32) return;
     take_tiles<1>(
-        b.next, tiles.own, &taken, count, [&](int number, int) { return Side::reach(b, number); },
+        b.next, tiles.stationary, &taken, count, [&](int number, int) { return Side::bounds(b, number); },
         [](const TakenTile&) {},
         [&](const TakenTile& tile, int, uint32_t full) {
-          arrive_and_expect(full, kOwnTiles<what> * kOwnBytes<D>);
-          Side::fetch_own(b, tiles, tile.number, full);
+          arrive_and_expect(full, kStationaryTiles<what> * kStationaryBytes<D>);
+          Side::fetch_stationary(b, tiles, tile.number, full);
         },
         [&](const TakenTile& tile) { Side::fetch(b, tiles, tile); });
   } else {
-    take_registers<kProductRegisters>();
-    work_on_tiles(tiles.own, taken, count, [&](const TakenTile& tile) { Side::compute(b, tiles, tile); });
+    allocate_registers<kConsumerRegisters>();
+    work_on_tiles(tiles.stationary, taken, count, [&](const TakenTile& tile) { Side::compute(b, tiles, tile); });
     // A kernel that waits for the last one thus waits for all.
     if constexpr (kOfQueries || what == Gradients::OfValues) await_kernel_before();
   }

@@ -5,20 +5,20 @@ namespace snug::cuda {
 namespace {
 
 // Returns the number of steps over the queries of one head that attend to rows from `first` on.
-__device__ int key_steps(int first, int last) { return max(0, last - first + kStep - 1) / kStep; }
+__device__ int key_steps(int first, int last) { return max(0, last - first + kRowsPerStep - 1) / kRowsPerStep; }
 
-// Fetches a number for each of kStep tokens from `at` on, by a warp.
+// Fetches a number for each of kRowsPerStep tokens from `at` on, by a warp.
 __device__ void fetch_floats(uint32_t to, const float* from, int at, int tokens) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int part = 0; part < kStep; part += 32) {
+  for (int part = 0; part < kRowsPerStep; part += 32) {
     const int token = at + part + lane;
     const bool inside = token < tokens;
     fetch_float(to + static_cast<uint32_t>(part + lane) * 4, from + (inside ? token : 0), inside);
   }
 }
 
-using KeyTile = Tile<kOwn>;
+using KeyTile = Tile<kTileRows>;
 __device__ KeyTile key_tile(const GradientRows& op, int number) {
   return {number, op.tokens, op.heads.kv_heads, false};
 }
@@ -31,9 +31,11 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
   const KeyTile place = key_tile(op, tile.number);
   const int steps = key_steps(place.first, tile.least);
   for (int i = 0; i < steps * op.heads.group(); i++) {
-    const int head = place.head * op.heads.group() + i / steps, at = place.first + i % steps * kStep;
-    const auto fetch_first = [&] { fetch_rows<D>(tiles.first_at(), b.q, head, at, kStep, tiles.first.full()); };
-    const auto fetch_second = [&] { fetch_rows<D>(tiles.second_at(), b.dout, head, at, kStep, tiles.second_full()); };
+    const int head = place.head * op.heads.group() + i / steps, at = place.first + i % steps * kRowsPerStep;
+    const auto fetch_first = [&] { fetch_rows<D>(tiles.first_at(), b.q, head, at, kRowsPerStep, tiles.first.full()); };
+    const auto fetch_second = [&] {
+      fetch_rows<D>(tiles.second_at(), b.dout, head, at, kRowsPerStep, tiles.second_full());
+    };
     const auto fetch_lse = [&] { fetch_floats(tiles.lse_at(), op.lse.at(head, 0), at, tokens); };
     tiles.first.await_empty();
     if constexpr (kPaired<D>) {
@@ -62,10 +64,11 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
   }
 }
 
-// Masks products with the queries from `at` on: those before the key, and those that no longer attend to it.
-__device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const int (&end)[2]) {
+// Masks transposed products with the queries from `at` on: queries before the key, and queries that no longer attend to
+// it.
+__device__ void apply_transposed_mask(Sum (&s)[kSumsPerStep], int at, const int (&row)[2], const int (&end)[2]) {
 #pragma unroll
-  for (int n = 0; n < kSteps; n++)
+  for (int n = 0; n < kSumsPerStep; n++)
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const int query = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
@@ -73,45 +76,49 @@ __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const 
     }
 }
 
-// Holds what a thread knows of its two rows of keys, and of the steps over the queries that attend to them.
+// Holds a thread's two rows of keys, and the steps over the queries that attend to them.
 struct KeyRows {
-  __device__ KeyRows(const GradientRows& op, int documents, int first, const Reach& reach)
-      : first(first), least(reach.all), steps(key_steps(first, reach.any)) {
-    const Sight sight = op.sight(documents);
+  __device__ KeyRows(const GradientRows& op, int documents, int first, const MaskBounds& bounds)
+      : first(first), least(bounds.all), steps(key_steps(first, bounds.any)) {
+    const AttentionMask mask = op.mask(documents);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      row[half] = first + own_row(half);
-      end[half] = reach.any == reach.all ? reach.any : sight.end_of_seers(row[half]);
+      row[half] = first + thread_row(half);
+      end[half] = bounds.any == bounds.all ? bounds.any : mask.last_query_end(row[half]);
     }
     all_steps = steps * op.heads.group();
     scale = op.scale * kLog2E;
   }
   // Returns the first query of the step after the one that begins at `at`; after a head's last it is the next head's
   // first.
-  __device__ int next(int at) const { return at + kStep < first + steps * kStep ? at + kStep : first; }
-  // Makes weights of products, rows of which are keys, columns queries from `at` on; `floats` are this thread's lse.
-  __device__ void weigh(Sum (&s)[kSteps], int at, uint32_t floats) const {
-    if (at < first + kOwn || at + kStep > least) hide_blind(s, at, row, end);
+  __device__ int next(int at) const {
+    return at + kRowsPerStep < first + steps * kRowsPerStep ? at + kRowsPerStep : first;
+  }
+  // Replaces transposed products, whose rows are keys and whose columns are queries from `at` on, by weights; `floats`
+  // are this thread's lse.
+  __device__ void compute_p(Sum (&s)[kSumsPerStep], int at, uint32_t floats) const {
+    if (at < first + kTileRows || at + kRowsPerStep > least) apply_transposed_mask(s, at, row, end);
 #pragma unroll
-    for (int n = 0; n < kSteps; n++) {
+    for (int n = 0; n < kSumsPerStep; n++) {
       const float2 lse = shared_floats(floats + static_cast<uint32_t>(n * 32));
       const float base[2] = {-kLog2E * lse.x, -kLog2E * lse.y};
 #pragma unroll
       for (int j = 0; j < 4; j++) s[n][j] = power_of_two(fmaf(s[n][j], scale, base[j % 2]));
     }
   }
-  // Holds where the tokens that attend to a row end; none attend to a row outside documents.
+  // Hold the ends of the queries that attend to a row; none attend to a row outside documents.
   int row[2], end[2];
   int first, least, steps, all_steps;
   float scale;
 };
 
-// Returns this thread's columns of numbers for a step's queries.
-__device__ uint32_t own_floats(uint32_t floats) { return floats + threadIdx.x % 4 * 8; }
+// Returns where this thread's columns of a step's lse or delta begin.
+__device__ uint32_t thread_floats(uint32_t floats) { return floats + threadIdx.x % 4 * 8; }
 
-__device__ void differ_by(Sum (&s)[kSteps], const Sum (&dp)[kSteps], uint32_t floats) {
+// Replaces transposed weights by ds; `floats` are this thread's delta.
+__device__ void compute_transposed_ds(Sum (&s)[kSumsPerStep], const Sum (&dp)[kSumsPerStep], uint32_t floats) {
 #pragma unroll
-  for (int n = 0; n < kSteps; n++) {
+  for (int n = 0; n < kSumsPerStep; n++) {
     const float2 delta = shared_floats(floats + static_cast<uint32_t>(n * 32));
 #pragma unroll
     for (int j = 0; j < 4; j++) s[n][j] *= dp[n][j] - (j % 2 ? delta.y : delta.x);
@@ -121,59 +128,59 @@ __device__ void differ_by(Sum (&s)[kSteps], const Sum (&dp)[kSteps], uint32_t fl
 template <int D, Gradients what>
 __device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows& rows, Sum (&dk)[D / 8],
                                     Sum (&dv)[D / 8]) {
-  Fragment p[kStep / 16], ds[kStep / 16];
+  Fragment p[kRowsPerStep / 16], ds[kRowsPerStep / 16];
   for (int i = 0, at = rows.first; i < rows.all_steps; i++, at = rows.next(at)) {
     const uint32_t queries = tiles.first_at(), gradients = tiles.second_at();
-    Sum s[kSteps], dp[kSteps];
+    Sum s[kSumsPerStep], dp[kSumsPerStep];
     tiles.first.await_full();
     begin_products();
-    start_turned<D>(s, tiles.own_first(), queries);
+    start_transposed<D>(s, tiles.stationary_first(), queries);
     commit_products();
     tiles.await_second();
-    start_turned<D>(dp, tiles.own_second(), gradients);
+    start_transposed<D>(dp, tiles.stationary_second(), gradients);
     commit_products();
     wait_products<1>();
-    settle(s);
-    rows.weigh(s, at, own_floats(tiles.lse_at()));
+    fence(s);
+    rows.compute_p(s, at, thread_floats(tiles.lse_at()));
     round_to_left(p, s);
     start_add<D>(dv, p, gradients);
     commit_products();
     wait_products<1>();
-    settle(dp);
-    if (i + 1 == rows.all_steps) tiles.own.release();
-    differ_by(s, dp, own_floats(tiles.delta_at()));
+    fence(dp);
+    if (i + 1 == rows.all_steps) tiles.stationary.release();
+    compute_transposed_ds(s, dp, thread_floats(tiles.delta_at()));
     round_to_left(ds, s);
     start_add<D>(dk, ds, queries);
     commit_products();
     wait_products<0>();
-    settle(dk);
-    settle(dv);
+    fence(dk);
+    fence(dv);
     tiles.release_second();
     tiles.first.release();
     tiles.first.advance();
   }
-  if (rows.steps == 0) tiles.own.release();
+  if (rows.steps == 0) tiles.stationary.release();
 }
 
 template <int D, Gradients what>
 __device__ void sum_values(GradientTiles<D, what>& tiles, const KeyRows& rows, Sum (&dv)[D / 8]) {
   if (rows.steps == 0) {
-    tiles.own.release();
+    tiles.stationary.release();
     return;
   }
-  Sum s[kSteps];
-  Fragment p[kStep / 16];
+  Sum s[kSumsPerStep];
+  Fragment p[kRowsPerStep / 16];
   const auto start_scores = [&] {
     tiles.first.await_full();
     begin_products();
-    start_turned<D>(s, tiles.own_first(), tiles.first_at());
+    start_transposed<D>(s, tiles.stationary_first(), tiles.first_at());
     commit_products();
   };
   int at = rows.first;
-  const auto weigh = [&](int i) {
-    settle(s);
-    if (i + 1 == rows.all_steps) tiles.own.release();
-    rows.weigh(s, at, own_floats(tiles.lse_at()));
+  const auto compute_p = [&](int i) {
+    fence(s);
+    if (i + 1 == rows.all_steps) tiles.stationary.release();
+    rows.compute_p(s, at, thread_floats(tiles.lse_at()));
     at = rows.next(at);
     tiles.first.release();
     tiles.first.advance();
@@ -185,19 +192,19 @@ __device__ void sum_values(GradientTiles<D, what>& tiles, const KeyRows& rows, S
   };
   const auto finish_values = [&] {
     wait_products<0>();
-    settle(dv);
+    fence(dv);
     tiles.second.release();
     tiles.second.advance();
   };
   start_scores();
   wait_products<0>();
-  weigh(0);
+  compute_p(0);
   round_to_left(p, s);
   for (int i = 1; i < rows.all_steps; i++) {
     start_scores();
     start_values();
     wait_products<1>();
-    weigh(i);
+    compute_p(i);
     finish_values();
     round_to_left(p, s);
   }
@@ -209,7 +216,7 @@ template <int D, Gradients what>
 __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const KeyTile place = key_tile(op, tile.number);
-  const KeyRows rows(op, b.documents, place.first, tile.reach);
+  const KeyRows rows(op, b.documents, place.first, tile.bounds);
   const auto save = [&](const Rows<BFloat16>& to, const Sum(&sums)[D / 8], float factor) {
     save_sums<D, true>(to.at(place.first, op.heads.key(place.head)), to.stride, op.tokens - place.first, op.heads.dim,
                        sums, {factor, factor});
@@ -222,17 +229,17 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
   } else if constexpr (what == Gradients::OfKeys) {
     Sum dk[D / 8] = {};
     int at = rows.first;
-    const auto weigh = [&](int, Sum(&s)[kSteps]) {
-      rows.weigh(s, at, own_floats(tiles.lse_at()));
+    const auto compute_p = [&](int, Sum(&s)[kSumsPerStep]) {
+      rows.compute_p(s, at, thread_floats(tiles.lse_at()));
       at = rows.next(at);
     };
-    const auto differ = [&](Sum(&s)[kSteps], const Sum(&dp)[kSteps]) {
-      differ_by(s, dp, own_floats(tiles.delta_at()));
+    const auto compute_ds = [&](Sum(&s)[kSumsPerStep], const Sum(&dp)[kSumsPerStep]) {
+      compute_transposed_ds(s, dp, thread_floats(tiles.delta_at()));
     };
     if constexpr (D > 192)
-      sum_wide_steps(tiles, rows.all_steps, dk, weigh, differ);
+      sum_wide_steps(tiles, rows.all_steps, dk, compute_p, compute_ds);
     else
-      sum_steps(tiles, rows.all_steps, dk, weigh, differ);
+      sum_steps(tiles, rows.all_steps, dk, compute_p, compute_ds);
     save(op.dk, dk, op.scale);
   } else {
     Sum dv[D / 8] = {};
@@ -242,14 +249,16 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
 }
 
 struct Keys {
-  static __device__ Reach reach(const Backward& b, int tile) {
-    return last_seeing(key_tile(b.op, tile).first, kOwn, b.op.sight(b.documents));
+  static __device__ MaskBounds bounds(const Backward& b, int tile) {
+    return query_end_bounds(key_tile(b.op, tile).first, kTileRows, b.op.mask(b.documents));
   }
   template <int D, Gradients what>
-  static __device__ void fetch_own(const Backward& b, const GradientTiles<D, what>& tiles, int tile, uint32_t full) {
+  static __device__ void fetch_stationary(const Backward& b, const GradientTiles<D, what>& tiles, int tile,
+                                          uint32_t full) {
     const KeyTile place = key_tile(b.op, tile);
-    fetch_rows<D>(tiles.own_first(), b.own_k, place.head, place.first, kOwn, full);
-    if constexpr (kOwnTiles<what> == 2) fetch_rows<D>(tiles.own_second(), b.own_v, place.head, place.first, kOwn, full);
+    fetch_rows<D>(tiles.stationary_first(), b.tile_k, place.head, place.first, kTileRows, full);
+    if constexpr (kStationaryTiles<what> == 2)
+      fetch_rows<D>(tiles.stationary_second(), b.tile_v, place.head, place.first, kTileRows, full);
   }
   template <int D, Gradients what>
   static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {

@@ -4,7 +4,7 @@
 namespace snug::cuda {
 namespace {
 
-using QueryTile = Tile<kOwn>;
+using QueryTile = Tile<kTileRows>;
 __device__ QueryTile query_tile(const GradientRows& op, int number) {
   return {number, op.tokens, op.heads.heads, true};
 }
@@ -15,18 +15,18 @@ __device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& til
   const int tokens = static_cast<int>(op.tokens), least = tile.least;
   const QueryTile place = query_tile(op, tile.number);
   const int kv_head = place.head / op.heads.group();
-  const int steps = steps_over<kStep>(place.first, least, tokens);
+  const int steps = steps_over<kRowsPerStep>(place.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   for (int step = 0; step < steps; step++) {
-    const int at = least + step * kStep;
+    const int at = least + step * kRowsPerStep;
     tiles.first.await_empty();
     tiles.expect_first();
-    fetch_rows<D>(tiles.first_at(), b.k, kv_head, at, kStep, tiles.first.full());
+    fetch_rows<D>(tiles.first_at(), b.k, kv_head, at, kRowsPerStep, tiles.first.full());
     if constexpr (!kPaired<D>) {
       tiles.second.await_empty();
       tiles.expect_second();
     }
-    fetch_rows<D>(tiles.second_at(), b.v, kv_head, at, kStep, tiles.second_full());
+    fetch_rows<D>(tiles.second_at(), b.v, kv_head, at, kRowsPerStep, tiles.second_full());
     tiles.advance();
   }
 }
@@ -35,9 +35,9 @@ template <int D, Gradients what>
 __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const QueryTile place = query_tile(op, tile.number);
-  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head, least = tile.reach.any;
+  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head, least = tile.bounds.any;
   int row[2], begin[2];
-  own_rows(first, tokens, op.sight(b.documents), tile.reach, row, begin);
+  thread_rows(first, tokens, op.mask(b.documents), tile.bounds, row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -45,40 +45,42 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
     lse[half] = *op.lse.at(head, row[half]) * kLog2E;
     delta[half] = op.delta[head * op.tokens + row[half]];
   }
-  const int steps = steps_over<kStep>(first, least, tokens);
+  const int steps = steps_over<kRowsPerStep>(first, least, tokens);
   const float scale = op.scale * kLog2E;
   Sum dq[D / 8] = {};
-  const auto weigh = [&](int step, Sum(&s)[kSteps]) {
-    const int at = least + step * kStep;
-    if (at + kStep > first || at < tile.reach.all) hide_unseen(s, at, row, begin);
+  const auto compute_p = [&](int step, Sum(&s)[kSumsPerStep]) {
+    const int at = least + step * kRowsPerStep;
+    if (at + kRowsPerStep > first || at < tile.bounds.all) apply_mask(s, at, row, begin);
 #pragma unroll
-    for (int n = 0; n < kSteps; n++)
+    for (int n = 0; n < kSumsPerStep; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) s[n][i] = power_of_two(fmaf(s[n][i], scale, -lse[i / 2]));
   };
-  const auto differ = [&](Sum(&s)[kSteps], const Sum(&dp)[kSteps]) {
+  const auto compute_ds = [&](Sum(&s)[kSumsPerStep], const Sum(&dp)[kSumsPerStep]) {
 #pragma unroll
-    for (int n = 0; n < kSteps; n++)
+    for (int n = 0; n < kSumsPerStep; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - delta[i / 2];
   };
   if constexpr (D > 192)
-    sum_wide_steps(tiles, steps, dq, weigh, differ);
+    sum_wide_steps(tiles, steps, dq, compute_p, compute_ds);
   else
-    sum_steps(tiles, steps, dq, weigh, differ);
+    sum_steps(tiles, steps, dq, compute_p, compute_ds);
   save_sums<D, true>(op.dq.at(first, op.heads.query(head)), op.dq.stride, tokens - first, op.heads.dim, dq,
                      {op.scale, op.scale});
 }
 
 struct Queries {
-  static __device__ Reach reach(const Backward& b, int tile) {
-    return first_seen(query_tile(b.op, tile).first, kOwn, static_cast<int>(b.op.tokens), b.op.sight(b.documents));
+  static __device__ MaskBounds bounds(const Backward& b, int tile) {
+    return first_key_bounds(query_tile(b.op, tile).first, kTileRows, static_cast<int>(b.op.tokens),
+                            b.op.mask(b.documents));
   }
   template <int D, Gradients what>
-  static __device__ void fetch_own(const Backward& b, const GradientTiles<D, what>& tiles, int tile, uint32_t full) {
+  static __device__ void fetch_stationary(const Backward& b, const GradientTiles<D, what>& tiles, int tile,
+                                          uint32_t full) {
     const QueryTile place = query_tile(b.op, tile);
-    fetch_rows<D>(tiles.own_first(), b.own_q, place.head, place.first, kOwn, full);
-    fetch_rows<D>(tiles.own_second(), b.own_dout, place.head, place.first, kOwn, full);
+    fetch_rows<D>(tiles.stationary_first(), b.tile_q, place.head, place.first, kTileRows, full);
+    fetch_rows<D>(tiles.stationary_second(), b.tile_dout, place.head, place.first, kTileRows, full);
   }
   template <int D, Gradients what>
   static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {

@@ -85,8 +85,8 @@ struct Bind {
   Launch fused(const Kind& a) const {
     cuda::expect_fused(a, views);
     if (const cuda::MaybeLaunch launch = cuda::bind_kernel(a, views, stream)) return *launch;
-    return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> of_part) {
-      return std::visit(Bind{part, of_part, products, stream}, part.attrs);
+    return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> part_views) {
+      return std::visit(Bind{part, part_views, products, stream}, part.attrs);
     });
   }
   Launch refuse() const {
@@ -97,7 +97,8 @@ struct Bind {
 // Lists the lanes that the device serves; the others are the host's.
 constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
 
-// Returns a lane's priority. What ranks wait for goes first, and takes few of the card's processors; copies need none.
+// Returns a lane's priority. Work for which ranks wait goes first, and takes few of the card's processors; copies need
+// none.
 int priority_of(Lane lane) {
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
@@ -129,16 +130,16 @@ class CudaStreams : public Streams {
   void record(Lane lane, Mark mark) override { check_cuda(cudaEventRecord(marks_[mark], of(lane)), "an event"); }
   void wait(Lane lane, Mark mark) override { check_cuda(cudaStreamWaitEvent(of(lane), marks_[mark], 0), "a wait"); }
   void wait_here(Mark mark) override {
-    if (until_)
-      until_([&] { return done(cudaEventQuery(marks_[mark])); });
+    if (wait_until_)
+      wait_until_([&] { return done(cudaEventQuery(marks_[mark])); });
     else
       check_cuda(cudaEventSynchronize(marks_[mark]), "the device's work");
   }
   bool passed(Mark mark) override { return done(cudaEventQuery(marks_[mark])); }
   void finish() override {
     for (const Lane lane : kStreamLanes)
-      if (until_)
-        until_([&] { return done(cudaStreamQuery(of(lane))); });
+      if (wait_until_)
+        wait_until_([&] { return done(cudaStreamQuery(of(lane))); });
       else
         check_cuda(cudaStreamSynchronize(of(lane)), "the device's work");
   }
@@ -157,7 +158,7 @@ class CudaStreams : public Streams {
     return std::chrono::nanoseconds(start_.time_since_epoch()).count() +
            static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
   }
-  void wait_by(std::function<void(const std::function<bool()>&)> until) { until_ = std::move(until); }
+  void wait_by(std::function<void(const std::function<bool()>&)> wait_until) { wait_until_ = std::move(wait_until); }
 
   bool serves(Lane lane) const { return streams_[index(lane)] != nullptr; }
   cudaStream_t of(Lane lane) const { return streams_[index(lane)]; }
@@ -179,7 +180,7 @@ class CudaStreams : public Streams {
   }
 
   int device_;
-  std::function<void(const std::function<bool()>&)> until_;  // empty: by the runtime
+  std::function<void(const std::function<bool()>&)> wait_until_;  // empty: by the runtime
   std::array<cudaStream_t, kLanes> streams_{};
   std::vector<cudaEvent_t> marks_, stamps_;
   std::chrono::steady_clock::time_point start_;  // when stamps_[0] was done
@@ -209,8 +210,8 @@ CudaBackend::CudaBackend(int device, std::shared_ptr<ProductTable> products)
 CudaBackend::~CudaBackend() = default;
 
 CUstream_st* CudaBackend::stream(Lane lane) const { return state_->streams.of(lane); }
-void CudaBackend::wait_by(std::function<void(const std::function<bool()>& done)> until) {
-  state_->streams.wait_by(std::move(until));
+void CudaBackend::wait_by(std::function<void(const std::function<bool()>& done)> wait_until) {
+  state_->streams.wait_by(std::move(wait_until));
 }
 
 namespace {

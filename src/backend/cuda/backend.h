@@ -36,9 +36,8 @@ class CudaBackend : public Backend {
  protected:
   // Returns the stream of a lane, if the device serves it.
   CUstream_st* stream(Lane lane) const;
-  // Makes the host wait for the device by `until` from now on, which returns when the function that it gets returns
-  // true.
-  void wait_by(std::function<void(const std::function<bool()>& done)> until);
+  // Makes the host wait for the device by `wait_until` from now on, which returns when `done` returns true.
+  void wait_by(std::function<void(const std::function<bool()>& done)> wait_until);
 
  private:
   struct State;

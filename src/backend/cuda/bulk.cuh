@@ -1,5 +1,5 @@
-// Brings data into shared memory while threads do something else (PTX ISA, "cp.async"), with barriers that tell when it
-// is there ("mbarrier", "cp.async.bulk"; these only in code for 9.0 and newer).
+// Copies data into shared memory while threads do something else (PTX ISA, "cp.async"), with barriers that are ready
+// when the data are there ("mbarrier", "cp.async.bulk"; these only in code for 9.0 and newer).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Fetches 16 bytes from global to shared memory; commit_fetches() then groups what this thread fetched since its last.
+// Fetches 16 bytes from global to shared memory; commit_fetches() then groups this thread's fetches since its last.
 __device__ inline void fetch_group(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
@@ -68,7 +68,7 @@ __device__ inline void send(uint32_t to, float a, float b, uint32_t barrier, int
       "f"(a), "f"(b), "r"(barrier), "r"(rank)
       : "memory");
 }
-// Waits until the phase of this parity is over, and what other blocks sent is seen.
+// Waits until the phase of this parity is over, and the numbers that other blocks sent are seen.
 __device__ inline void await_cluster(uint32_t barrier, uint32_t parity) {
   SNUG_BULK(
       "{.reg .pred p; WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @p bra DONE; "

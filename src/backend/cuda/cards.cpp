@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Calls what is used here of NVML's interface: the driver brings the library, which tells memory without a context.
+// Calls NVML, the driver's library, which reports memory without a context.
 class Nvml {
  public:
   Nvml() {
@@ -46,8 +46,8 @@ class Nvml {
     constexpr int kDie = 0, kProcessors = 1, kMemory = 2;  // sensor, clocks
     std::vector<std::string> parts;
     std::array<char, 96> version{};
-    const auto tell_version = reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library_, "nvmlSystemGetDriverVersion"));
-    if (tell_version && tell_version(version.data(), version.size()) == 0)
+    const auto read_version = reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library_, "nvmlSystemGetDriverVersion"));
+    if (read_version && read_version(version.data(), version.size()) == 0)
       parts.push_back(fmt::format("driver {}", version.data()));
     if (const auto celsius = number("nvmlDeviceGetTemperature", device, kDie))
       parts.push_back(fmt::format("{} C", *celsius));
@@ -68,7 +68,7 @@ class Nvml {
     function = reinterpret_cast<F>(dlsym(library_, name));
     if (!function) device_error("libnvidia-ml.so.1 has no {}", name);
   }
-  // Returns a number; nothing if this driver or card does not tell it.
+  // Returns a number; nothing if this driver or card does not report it.
   template <class... What>
   std::optional<unsigned> number(const char* name, void* device, What... what) const {
     const auto ask = reinterpret_cast<int (*)(void*, What..., unsigned*)>(dlsym(library_, name));

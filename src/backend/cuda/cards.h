@@ -12,7 +12,7 @@ struct Card {
   int capability = 0;                         // compute capability: 86 for 8.6
   uint64_t memory_bytes = 0, free_bytes = 0;  // free: for all processes together, less this one's context
   std::string bus;                            // where it is: "00000000:04:00.0", equal for every process
-  // Holds what the driver tells: "driver 580.82.07, 61 C, 1755 MHz, at most 1980 MHz, memory 2619 MHz, at most 700 W".
+  // Holds the driver's report: "driver 580.82.07, 61 C, 1755 MHz, at most 1980 MHz, memory 2619 MHz, at most 700 W".
   std::string condition;
 };
 

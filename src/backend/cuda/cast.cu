@@ -1,6 +1,6 @@
 // Moves bytes, zeroes them, and casts numbers.
 #include "backend/cuda/device.cuh"
-#include "backend/cuda/turn.cuh"
+#include "backend/cuda/transpose.cuh"
 #include "backend/master.h"
 
 namespace snug::cuda {
@@ -53,6 +53,7 @@ struct SplitBody {
   }
 };
 
+// Gives 16 bytes of a row as they are, for transpose_kernel().
 struct StoredBytes {
   Rows<uint8_t> x;
   struct Columns {
@@ -120,11 +121,11 @@ Launch bind_transpose(Operands operands, cudaStream_t stream) {
   const TensorView y = operands.matrix("y", {DType::U8}, x.cols(), x.rows());
   operands.done();
   const bool tiles = in_sixteens(x) && in_sixteens(y);
-  const dim3 grid = turned_tiles(x);
+  const dim3 grid = transpose_grid(x);
   return [=](const RuntimeScalars&) {
     const Rows<uint8_t> from(x), to(y);
     if (tiles)
-      turn_kernel<<<grid, kThreads, 0, stream>>>(StoredBytes{from}, x.rows(), x.cols(), to);
+      transpose_kernel<<<grid, kThreads, 0, stream>>>(StoredBytes{from}, x.rows(), x.cols(), to);
     else
       launch_elements(stream, Extent(y.rows(), y.cols()), false, TransposeBody{from, to});
     check_launch("transpose");

@@ -1,5 +1,6 @@
-// Holds what the kernels share: elements as fp32, 16-byte accesses, sums in a fixed order, counted random numbers, and
-// the launch of element-wise work. It is compiled without contraction into fused multiply-adds, like all of snug.
+// Holds the device functions that all kernels share: elements as fp32, 16-byte accesses, sums in a fixed order, counted
+// random numbers, and the launch of element-wise work. It is compiled without contraction into fused multiply-adds,
+// like all of snug.
 #pragma once
 
 #include <bit>
@@ -32,7 +33,7 @@ __device__ inline void store_stochastic(BFloat16& to, float x, uint32_t random) 
   to.bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : (u + random) >> 16);
 }
 
-// Holds N elements that one thread reads or writes at once, in pieces of up to 16 bytes.
+// Holds N elements that one thread reads or writes at once, by accesses of up to 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T x[N];
@@ -182,22 +183,23 @@ __device__ inline float capped(float x, float cap) { return cap > 0 ? cap * tanh
 __device__ inline float cap_slope(float y, float cap) { return cap > 0 ? 1.0f - y / cap * (y / cap) : 1.0f; }
 
 // Returns x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990), if neither x, by nor the result
-// is near the ends of the exponents. `inverse` is 1 / by, rounded, or usual_inverse(by), as in the compiler's division,
-// which goes the same way. A zero may lose its sign.
+// is near the ends of the exponents. `inverse` is 1 / by, rounded, or fast_normal_inverse(by), as in the compiler's
+// division, which goes the same way. A zero may lose its sign.
 __device__ inline float quotient(float x, float by, float inverse) {
   const float y = x * inverse;
   return fmaf(fmaf(-y, by, x), inverse, y);
 }
 
-// Return 1 / x, x / by and the root of x by the processor's approximations and corrections, as the compiler makes them
-// without its calls for what is near the ends of the exponents: everywhere else they are equal to the bit.
-__device__ inline float usual_inverse(float x) {
+// Return 1 / x, x / by and the square root of x by the processor's approximations and corrections, as the compiler
+// makes them without its calls for numbers near the ends of the exponents: for all other normal numbers they are equal
+// to the bit.
+__device__ inline float fast_normal_inverse(float x) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
   return fmaf(inverse, fmaf(-x, inverse, 1.0f), inverse);
 }
-__device__ inline float usual_quotient(float x, float by) { return quotient(x, by, usual_inverse(by)); }
-__device__ inline float usual_root(float x) {
+__device__ inline float fast_normal_quotient(float x, float by) { return quotient(x, by, fast_normal_inverse(by)); }
+__device__ inline float fast_normal_root(float x) {
   float inverse;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
   const float root = x * inverse;
@@ -297,13 +299,13 @@ struct DeviceRandom {
 // ---- The device -----------------------------------------------------------------------------------------------------
 
 // Returns an attribute of this thread's device.
-inline int of_device(cudaDeviceAttr what) {
+inline int device_attribute(cudaDeviceAttr what) {
   int device = 0, value = 0;
   check_cuda(cudaGetDevice(&device), "choosing the device");
   check_cuda(cudaDeviceGetAttribute(&value, what, device), "a device's attribute");
   return value;
 }
-inline int multiprocessors() { return of_device(cudaDevAttrMultiProcessorCount); }
+inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // Allows launches of a kernel with this much dynamic shared memory.
 template <class Kernel>
@@ -312,23 +314,24 @@ void allow_shared(Kernel* kernel, int bytes) {
              "a kernel's shared memory");
 }
 
-// Returns how many blocks of a kernel, each with this much dynamic shared memory, the device runs at once; 0 if it
-// lacks that much for one.
+// Returns how many blocks of a kernel, each with this much dynamic shared memory, are resident on the device at a time;
+// 0 if it lacks that much for one.
 template <class Kernel>
-int64_t blocks_that_fit(Kernel* kernel, int threads, size_t shared) {
+int64_t resident_blocks(Kernel* kernel, int threads, size_t shared) {
   cudaFuncAttributes itself{};
   check_cuda(cudaFuncGetAttributes(&itself, kernel), "a kernel's shared memory");
-  const int most = of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(itself.sharedSizeBytes);
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(itself.sharedSizeBytes);
   if (shared > static_cast<size_t>(most)) return 0;
   allow_shared(kernel, most);  // the maximum, as this kernel is also launched with more
-  int of_one = 0;
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, kernel, threads, shared), "a kernel's blocks");
-  return int64_t{multiprocessors()} * of_one;
+  int blocks_per_multiprocessor = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_multiprocessor, kernel, threads, shared),
+             "a kernel's blocks");
+  return int64_t{multiprocessors()} * blocks_per_multiprocessor;
 }
 
 // ---- Matrices -------------------------------------------------------------------------------------------------------
 
-// A view whose dtype is known.
+// Gives the rows of a view whose dtype is known.
 template <class T>
 struct Rows {
   explicit Rows(const TensorView& view) : data(view.as<T>()), stride(view.row_stride) {}
@@ -337,7 +340,7 @@ struct Rows {
   int64_t stride;
 };
 
-// A view that may start at any byte.
+// Gives the rows of a view that may start at any byte.
 struct ByteRows {
   explicit ByteRows(const TensorView& view)
       : data(view.data), stride(view.row_stride * static_cast<int64_t>(element_bytes(view.dtype))) {}
@@ -372,8 +375,8 @@ decltype(auto) dispatch_wide(bool wide, const F& f) {
   return wide ? f.template operator()<kWide>() : f.template operator()<1>();
 }
 
-// The size of a matrix whose elements can be taken in any grouping: of views of one shape, a single row if all are
-// dense.
+// Holds the size of a matrix whose elements can be taken in any grouping: of views of one shape, a single row if all
+// are dense.
 struct Extent {
   explicit Extent(std::initializer_list<TensorView> views) : rows(views.begin()->rows()), cols(views.begin()->cols()) {
     for (const TensorView& view : views)

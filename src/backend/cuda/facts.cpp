@@ -18,50 +18,50 @@ uint64_t start_of(const Operand& x) { return x.offset; }  // buffers are aligned
 uint64_t start_of(const TensorView& x) { return reinterpret_cast<uintptr_t>(x.data); }
 
 template <class View>
-bool rows_begin_in_pieces(const View& x) {
+bool rows_begin_at_vectors(const View& x) {
   const uint64_t stride = static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype);
   return start_of(x) % 16 == 0 && (x.shape.rows() <= 1 || stride % 16 == 0);
 }
-// Returns whether rows are whole pieces of eight numbers at multiples of 16 bytes.
+// Returns whether rows are whole vectors of eight numbers at multiples of 16 bytes.
 template <class View>
-bool in_pieces(const View& x) {
-  return x.shape.cols() % cuda::kColumnPiece == 0 && rows_begin_in_pieces(x);
+bool in_vectors(const View& x) {
+  return x.shape.cols() % cuda::kVectorElements == 0 && rows_begin_at_vectors(x);
 }
 
 template <class View>
-std::string_view unlike_pieces(std::span<const View> operands) {
+std::string_view unlike_vectors(std::span<const View> operands) {
   if (!std::ranges::all_of(operands, [](const View& x) { return x.dtype == DType::BF16; })) return kNotBf16;
-  return std::ranges::all_of(operands, in_pieces<View>) ? "" : kOddRows;
+  return std::ranges::all_of(operands, in_vectors<View>) ? "" : kOddRows;
 }
 
 // Returns why m rows and n columns of the result do not fit: a tile has columns of one part only.
 std::string_view unlike_shape(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  if (m < cuda::kTileRows) return kFewRows;  // so few leave most of a card idle
-  if (!op.transpose_b) return adapter_columns % cuda::kColumnPiece == 0 ? "" : kOddRank;
+  if (m < cuda::kProductTileRows) return kFewRows;  // so few leave most of a card idle
+  if (!op.transpose_b) return adapter_columns % cuda::kVectorElements == 0 ? "" : kOddRank;
   if (op.addend && op.bias) return "an addend and a bias come at once";
   int64_t end = 0;
   for (size_t i = 0; i < static_cast<size_t>(op.parts.count()); i++) {
     if (op.parts.begin[i] != end) return "some of the parts have no adapter";
-    if (end % cuda::kTileColumns != 0) return "256 does not divide the columns of a part";
+    if (end % cuda::kProductTileColumns != 0) return "256 does not divide the columns of a part";
     end = op.parts.end[i];
   }
   if (end != n) return "some of the parts have no adapter";
-  return adapter_columns % (op.parts.count() * cuda::kColumnPiece) == 0 ? "" : kOddRank;
+  return adapter_columns % (op.parts.count() * cuda::kVectorElements) == 0 ? "" : kOddRank;
 }
 
 // Returns why n columns of h do not fit: a tile has as many columns of gate as of up.
 std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  if (m < cuda::kTileRows) return kFewRows;
-  if (n % (cuda::kTileColumns / 2) != 0) return "128 does not divide the columns of gate and up";
+  if (m < cuda::kProductTileRows) return kFewRows;
+  if (n % (cuda::kProductTileColumns / 2) != 0) return "128 does not divide the columns of gate and up";
   if (op.parts.count() == 0) return "";
   const AdaptedParts both{{0, n}, {n, 2 * n}};
   if (op.parts.begin != both.begin || op.parts.end != both.end) return "gate or up has no adapter";
-  return adapter_columns % (2 * cuda::kColumnPiece) == 0 ? "" : kOddRank;
+  return adapter_columns % (2 * cuda::kVectorElements) == 0 ? "" : kOddRank;
 }
 
 std::string_view unlike_shape(const SwiGluGemmBackward&, int64_t m, int64_t, int64_t adapter_columns) {
-  if (m < cuda::kTileRows) return kFewRows;
-  return adapter_columns % cuda::kColumnPiece == 0 ? "" : kOddRank;
+  if (m < cuda::kProductTileRows) return kFewRows;
+  return adapter_columns % cuda::kVectorElements == 0 ? "" : kOddRank;
 }
 
 template <class View>
@@ -118,7 +118,7 @@ struct KernelOf {
   Kernel operator()(const Gemm& gemm) const {
     if (cuda::odd_side(gemm, product_of(gemm, operands), operands) != cuda::OddSide::None)
       return {.name = "cuBLASLt, twice"};
-    const bool odd = operands[0].dtype == DType::BF16 && !std::ranges::all_of(operands.first(2), in_pieces<Operand>);
+    const bool odd = operands[0].dtype == DType::BF16 && !std::ranges::all_of(operands.first(2), in_vectors<Operand>);
     return {.name = "cuBLASLt", .slow = odd ? kOddRows : ""};
   }
   Kernel operator()(const Fp8Gemm&) const { return {.name = "cuBLASLt, fp8"}; }
@@ -192,29 +192,29 @@ bool has_code(std::string_view architectures, int capability) {
 
 template <class Kind, class View>
 std::string_view unlike_tiles(const Kind& op, std::span<const View> operands) {
-  const std::string_view unlike = unlike_pieces(operands.first(operand_count(op)));
+  const std::string_view unlike = unlike_vectors(operands.first(operand_count(op)));
   return unlike.empty() ? unlike_shape(op, operands) : unlike;
 }
 
 template <class View>
 std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands) {
   const View &b = operands[1], &db = operands[4];
-  const auto in_eighths = [](int64_t col) { return col % kColumnPiece == 0; };
+  const auto in_eighths = [](int64_t col) { return col % kVectorElements == 0; };
   if (!adapter_kernel_takes(b.shape.cols())) return "the adapter's rank is neither 8 nor 16";
   if (!std::ranges::all_of(op.parts.begin, in_eighths) || !std::ranges::all_of(op.parts.end, in_eighths))
     return "8 does not divide the columns of a part";
-  const std::string_view unlike = unlike_pieces(operands.first(4));
+  const std::string_view unlike = unlike_vectors(operands.first(4));
   if (!unlike.empty()) return unlike;
   if (db.dtype != DType::BF16 && db.dtype != DType::F32) return kNotBf16;
-  return in_pieces(db) ? "" : kOddRows;
+  return in_vectors(db) ? "" : kOddRows;
 }
 
 template <class View>
 OddSide odd_side(const Gemm& gemm, const Product& p, std::span<const View> operands) {
-  const bool fits = p.a.dtype == DType::BF16 && p.flops() >= kLargeProduct && rows_begin_in_pieces(operands[0]) &&
-                    rows_begin_in_pieces(operands[1]) && rows_begin_in_pieces(operands[p.operands - 1]);
+  const bool fits = p.a.dtype == DType::BF16 && p.flops() >= kLargeProduct && rows_begin_at_vectors(operands[0]) &&
+                    rows_begin_at_vectors(operands[1]) && rows_begin_at_vectors(operands[p.operands - 1]);
   if (!fits) return OddSide::None;
-  const auto odd = [](int64_t size) { return size % kColumnPiece != 0; };
+  const auto odd = [](int64_t size) { return size % kVectorElements != 0; };
   if (odd(p.k) && (!gemm.transpose_a || gemm.transpose_b)) return OddSide::K;
   if (odd(p.n)) return OddSide::N;
   return odd(p.m) && gemm.transpose_a ? OddSide::M : OddSide::None;
@@ -265,13 +265,14 @@ int64_t adapter_column_blocks(const AdaptedParts& parts) {
 }
 
 int64_t adapter_ranges(int64_t rows, int64_t column_blocks) {
-  constexpr int64_t kAtOnce = 132;
+  constexpr int64_t kMultiprocessors = 132;
   const int64_t most = std::max<int64_t>(1, ceil_div(rows, kAdapterRows));
   int64_t best = 1;
   double best_fill = 0;
   for (int64_t rounds = 1; rounds <= 4 && best_fill < 0.95; rounds++) {
-    const int64_t ranges = std::clamp<int64_t>(rounds * kAtOnce / std::max<int64_t>(column_blocks, 1), 1, most);
-    const int64_t blocks = ranges * column_blocks, slots = round_up(blocks, kAtOnce);
+    const int64_t ranges =
+        std::clamp<int64_t>(rounds * kMultiprocessors / std::max<int64_t>(column_blocks, 1), 1, most);
+    const int64_t blocks = ranges * column_blocks, slots = round_up(blocks, kMultiprocessors);
     const double fill = static_cast<double>(blocks) / static_cast<double>(std::max<int64_t>(slots, 1));
     if (fill > best_fill) {
       best = ranges;

@@ -1,4 +1,4 @@
-// Says what planning knows of the CUDA backend: plain numbers, compiled everywhere.
+// Declares the facts of the CUDA backend that planning knows: plain numbers, compiled everywhere.
 #pragma once
 
 #include <algorithm>
@@ -27,16 +27,16 @@ namespace cuda {
 
 inline constexpr int kLeastCapability = 80;  // of the cards that kernels are written for
 // Returns whether kernels that were compiled for these architectures ("80,90a,120-virtual") run on cards of a
-// capability: those of one generation run on its later ones, those for one card on no other, and what is left to the
-// driver to compile on all later ones.
+// capability: those of one generation run on its later ones, those for one card on no other, and code that the driver
+// compiles on all later ones.
 bool has_code(std::string_view architectures, int capability);
 
 // Returns whether a card has warpgroups, whose kernels are compiled for it alone.
 constexpr bool has_warpgroups(int capability) { return capability == 90; }
 
 // Gives the sizes of the tiles of the kernels that such cards have for AdaptedGemm and SwiGluGemm; columns are read and
-// written kColumnPiece at a time.
-inline constexpr int kTileRows = 128, kTileColumns = 256, kColumnPiece = 8;
+// written kVectorElements at a time.
+inline constexpr int kProductTileRows = 128, kProductTileColumns = 256, kVectorElements = 8;
 // Returns why those kernels do not take the op, which then runs as the ops of which it is made; empty if they do. Kind:
 // AdaptedGemm, SwiGluGemm, SwiGluGemmBackward. View: Operand or TensorView; the op's, with or without scratch.
 template <class Kind, class View>
@@ -70,8 +70,8 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtyp
 // Says how attention is computed, forward and backward.
 enum class AttentionKernel {
   ByWarpgroups,  // by tiles, by the warpgroups of compute capability 9.0
-  ByTiles,       // by tiles, by what tensor cores have from 8.0 on
-  ByToken        // a warp a token and head, key after key, without tensor cores
+  ByTiles,       // by tiles, with the tensor cores' instructions of 8.0 and later
+  ByToken        // by a warp for each token and head, key after key, without tensor cores
 };
 std::string_view name(AttentionKernel kernel);
 // Returns the kernel for heads of `dim` elements on cards of a compute capability (86 for 8.6), for operands whose rows

@@ -1,5 +1,5 @@
 // Computes products of a warp on the tensor cores with Ampere's instructions: mma.sync on fragments that ldmatrix reads
-// (PTX ISA, "Matrix Fragments for mma.m16n8k16"). In bf16, with sums in fp32.
+// (PTX ISA, "Matrix Fragments for mma.m16n8k16"). Factors are bf16, sums fp32.
 #pragma once
 
 #include "backend/cuda/bulk.cuh"
@@ -15,7 +15,7 @@ __device__ inline void load_matrices(Fragment& to, const BFloat16* from) {
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(shared_address(from)));
 }
-__device__ inline void load_matrices_turned(Fragment& to, const BFloat16* from) {
+__device__ inline void load_matrices_transposed(Fragment& to, const BFloat16* from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(shared_address(from)));
@@ -38,9 +38,9 @@ __device__ inline uint32_t packed(float low, float high) {
 __device__ inline float low_number(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float high_number(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// Transposes 4 x 4 pairs over each four lanes: lane q gives its pair of four pieces, and gets the four pairs of piece
-// q.
-__device__ inline uint4 turned_pairs(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+// Transposes 4 x 4 pairs over each four lanes: lane q gives its pair of each of four columns, and gets the four pairs
+// of column q.
+__device__ inline uint4 transposed_pairs(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
   const uint32_t ab = __shfl_xor_sync(kAll, odd ? a : b, 1), cd = __shfl_xor_sync(kAll, odd ? c : d, 1);
   (odd ? a : b) = ab;

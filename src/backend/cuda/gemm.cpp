@@ -43,7 +43,7 @@ uint32_t alignment(const std::byte* data) {
 constexpr int kMostAlgorithms = 8, kRounds = 3;
 constexpr double kRoundSeconds = 2e-3;  // for which an algorithm runs at most in a round, except for a single run
 
-// Lists what decides a product's algorithm: shape, layout, alignment.
+// Lists the properties that decide a product's algorithm: shape, layout, alignment.
 using ProductKey = std::vector<int64_t>;
 using Algorithms = std::map<ProductKey, cublasLtMatmulAlgo_t>;
 
@@ -53,7 +53,7 @@ using Algorithms = std::map<ProductKey, cublasLtMatmulAlgo_t>;
 namespace snug {
 
 struct ProductTable {
-  std::mutex mutex;  // held while a rank searches: the others take what it finds
+  std::mutex mutex;  // held while a rank searches: the others take the algorithm that it finds
   cuda::Algorithms known;
 };
 
@@ -128,8 +128,8 @@ class BoundProduct {
 
   // Lays out a matrix of rows x cols in the library's sense, as it is multiplied.
   void lay_out(cublasLtMatrixLayoutOpaque_t& layout, const MatrixLayout& matrix, int64_t rows, int64_t cols,
-               bool turned) {
-    if (turned) std::swap(rows, cols);
+               bool transposed) {
+    if (transposed) std::swap(rows, cols);
     const int64_t stride = std::max({matrix.row_stride, matrix.col_stride, rows});
     check_product(cublasLtMatrixLayoutInit(&layout, library_dtype(matrix.dtype), static_cast<uint64_t>(rows),
                                            static_cast<uint64_t>(cols), stride),
@@ -180,8 +180,8 @@ class BoundProduct {
     return algorithms;
   }
 
-  // Chooses the fastest of those that give the bits of the library's first choice, so that what a search finds on a
-  // warm card and on a cool one differs only in time.
+  // Chooses the fastest of those that give the bits of the library's first choice, so that searches on a warm card and
+  // on a cool one differ only in time.
   void choose(std::span<const TensorView> factors, const TensorView& result) {
     std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(product_.flops() >= kLargeProduct ? kMostAlgorithms : 1);
     algorithm_ = algorithms[0];
@@ -242,7 +242,7 @@ class Side {
  public:
   Side(const Gemm& gemm, const Product& p, std::span<const TensorView> views) : gemm_(gemm), p_(p), views_(views) {}
 
-  Part of_k(int64_t begin, int64_t end, bool adds, bool biased) const {
+  Part along_k(int64_t begin, int64_t end, bool adds, bool biased) const {
     Part part{gemm_, {}};
     part.gemm.addend = adds || gemm_.addend;
     part.gemm.bias = biased && gemm_.bias;
@@ -254,7 +254,7 @@ class Side {
     part.views.insert(part.views.end(), {d, views_.back()});
     return part;
   }
-  Part of_n(int64_t begin, int64_t end) const {
+  Part along_n(int64_t begin, int64_t end) const {
     Part part{gemm_, {views_[0], gemm_.transpose_b ? rows(views_[1], begin, end) : columns(views_[1], begin, end)}};
     if (gemm_.addend) part.views.push_back(columns(views_[2], begin, end));
     if (gemm_.bias) {
@@ -265,7 +265,7 @@ class Side {
     part.views.insert(part.views.end(), {columns(views_[p_.operands - 1], begin, end), views_.back()});
     return part;
   }
-  Part of_m(int64_t begin, int64_t end) const {
+  Part along_m(int64_t begin, int64_t end) const {
     Part part{gemm_, {columns(views_[0], begin, end), views_[1]}};  // a is transposed
     if (gemm_.addend) part.views.push_back(rows(views_[2], begin, end));
     if (gemm_.bias) part.views.push_back(views_[p_.operands - 2]);
@@ -280,19 +280,19 @@ class Side {
 };
 
 // Returns the parts of the product; none if one product does it. The few elements of the summed dimension come first,
-// so that what is rounded twice is small.
+// so that the sum that is rounded twice is small.
 std::vector<Part> parts_of(const Gemm& gemm, const Product& p, std::span<const TensorView> views) {
   const Side side(gemm, p, views);
-  const auto whole = [](int64_t size) { return size - size % kColumnPiece; };
+  const auto whole = [](int64_t size) { return size - size % kVectorElements; };
   switch (odd_side(gemm, p, views)) {
     case OddSide::None:
       return {};
     case OddSide::K:
-      return {side.of_k(whole(p.k), p.k, false, false), side.of_k(0, whole(p.k), true, true)};
+      return {side.along_k(whole(p.k), p.k, false, false), side.along_k(0, whole(p.k), true, true)};
     case OddSide::N:
-      return {side.of_n(0, whole(p.n)), side.of_n(whole(p.n), p.n)};
+      return {side.along_n(0, whole(p.n)), side.along_n(whole(p.n), p.n)};
     case OddSide::M:
-      return {side.of_m(0, whole(p.m)), side.of_m(whole(p.m), p.m)};
+      return {side.along_m(0, whole(p.m)), side.along_m(whole(p.m), p.m)};
   }
   return {};
 }

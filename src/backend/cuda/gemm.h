@@ -18,8 +18,8 @@ class Products {
   Products& operator=(const Products&) = delete;
 
   // Binds a product. It looks for the fastest of the library's algorithms for the shape, layout and alignment, once for
-  // each, among those that give the bits of its first choice. Large products run here for that, and overwrite what
-  // their operands hold.
+  // each, among those that give the bits of its first choice. Large products run here for that, and overwrite their
+  // operands.
   Launch bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
   Launch bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
 

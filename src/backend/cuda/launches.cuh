@@ -8,7 +8,7 @@
 
 namespace snug::cuda {
 
-// Returns a configuration; `attribute` must outlive it.
+// Returns the configuration of a launch; `attribute` must outlive it.
 inline cudaLaunchConfig_t launch_config(const dim3& grid, int threads, int shared_bytes, cudaStream_t stream,
                                         cudaLaunchAttribute& attribute) {
   cudaLaunchConfig_t config{};
@@ -30,8 +30,8 @@ class ClusterKernel {
     allow_shared(kernel, shared_bytes);
   }
 
-  // Returns how many clusters the device runs at once.
-  int at_once() const {
+  // Returns how many clusters the device holds at a time.
+  int resident_clusters() const {
     cudaLaunchAttribute attribute = in_clusters();
     const cudaLaunchConfig_t config = launch_config(cluster_, threads_, shared_bytes_, nullptr, attribute);
     int clusters = 0;
@@ -39,7 +39,7 @@ class ClusterKernel {
     return clusters;
   }
 
-  // Launches; `grid` is in blocks.
+  // Launches the kernel; `grid` is in blocks.
   void launch(const dim3& grid, cudaStream_t stream, const char* what, const Args&... args) const {
     cudaLaunchAttribute attribute = in_clusters();
     const cudaLaunchConfig_t config = launch_config(grid, threads_, shared_bytes_, stream, attribute);
@@ -61,7 +61,7 @@ class ClusterKernel {
 
 // Lets the next kernel begin as soon as all blocks have called this, if it was launched early.
 __device__ inline void let_next_begin() { SNUG_BULK("griddepcontrol.launch_dependents;" ::: "memory"); }
-// Waits, in a kernel that was launched early, until the one before it has ended, and what it wrote is seen.
+// Waits, in a kernel that was launched early, until the one before it has ended, and its writes are seen.
 __device__ inline void await_kernel_before() { SNUG_BULK("griddepcontrol.wait;" ::: "memory"); }
 
 // Launches a kernel that needs nothing of the one before it, which lets it begin, and that awaits that one in every

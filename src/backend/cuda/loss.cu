@@ -17,17 +17,17 @@ struct Softmax {
 };
 
 template <class T>
-__device__ Softmax joined(const Softmax& a, const Softmax& b) {
+__device__ Softmax merged(const Softmax& a, const Softmax& b) {
   const float maximum = fmaxf(a.maximum, b.maximum);
   if (maximum == -INFINITY) return {maximum, a.sum + b.sum};
   return {maximum, a.sum * exponential<T>(a.maximum - maximum) + b.sum * exponential<T>(b.maximum - maximum)};
 }
 
 template <class T>
-__device__ Softmax warp_joined(Softmax x) {
+__device__ Softmax warp_reduce(Softmax x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    x = joined<T>(x, {__shfl_down_sync(kAll, x.maximum, step), __shfl_down_sync(kAll, x.sum, step)});
+    x = merged<T>(x, {__shfl_down_sync(kAll, x.maximum, step), __shfl_down_sync(kAll, x.sum, step)});
   return x;
 }
 
@@ -37,7 +37,7 @@ __device__ inline float loss_of(const Softmax& all, float hit, float weight) {
   return static_cast<float>(static_cast<double>(weight) * loss);
 }
 
-// Takes a block for each row; what the first walk over the row brings in, the second finds in the L2 cache.
+// Takes a block for each row; the second walk over the row finds it in the L2 cache.
 template <int N, class T>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy_kernel(Rows<T> logits, int64_t vocabulary, const int32_t* targets, const float* weights, float* loss,
@@ -69,11 +69,11 @@ __global__ void __launch_bounds__(kLossThreads)
     mine.sum = mine.sum * exponential<T>(mine.maximum - maximum) + sum;
     mine.maximum = maximum;
   }
-  mine = warp_joined<T>(mine);
+  mine = warp_reduce<T>(mine);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = mine;
   __syncthreads();  // all have read the target's logit too
   if (threadIdx.x < 32) {
-    mine = warp_joined<T>(shared[threadIdx.x]);
+    mine = warp_reduce<T>(shared[threadIdx.x]);
     if (threadIdx.x == 0) shared[0] = mine;
   }
   __syncthreads();
@@ -95,10 +95,10 @@ __global__ void __launch_bounds__(kLossThreads)
 
 // ---- Rows of bf16 that a cluster of blocks holds in its registers, so that they are read once -----------------------
 
-constexpr int kHeldThreads = 512, kHeldGroups = 8, kMostBlocks = 8;
+constexpr int kClusterThreads = 512, kGroupsPerThread = 8, kMaxClusterBlocks = 8;
 constexpr uint32_t kNone = 0xff80ff80u;  // negative infinities
-constexpr int64_t kHeldByBlock = int64_t{kHeldThreads} * kHeldGroups * kWide;
-constexpr int kHeldBytes = static_cast<int>(kHeldByBlock * sizeof(BFloat16));
+constexpr int64_t kElementsPerBlock = int64_t{kClusterThreads} * kGroupsPerThread * kWide;
+constexpr int kBlockBytes = static_cast<int>(kElementsPerBlock * sizeof(BFloat16));
 
 // Returns the larger of the upper and of the lower halves; it ignores NaN.
 __device__ inline uint32_t larger_two(uint32_t a, uint32_t b) {
@@ -107,61 +107,62 @@ __device__ inline uint32_t larger_two(uint32_t a, uint32_t b) {
   return larger;
 }
 // Returns e^x; 0 below the normal numbers.
-__device__ inline float quick_exp(float x) {
+__device__ inline float fast_exp(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0x1.715476p0f));
   return y;
 }
 
-using HeldGroup = Raw<BFloat16, kWide>;
+using RegisterGroup = Raw<BFloat16, kWide>;
 
-// Holds the numbers of a row that a block, and one of its threads, have: a piece of `step`, and that piece of the next.
-struct HeldPart {
-  static constexpr int kPiece = kHeldThreads * kWide;
-  __device__ explicit HeldPart(int vocabulary)
+// Says which numbers of a row a block, and one of its threads, have: one chunk of every `step` numbers.
+struct RowPart {
+  static constexpr int kChunk = kClusterThreads * kWide;
+  __device__ explicit RowPart(int vocabulary)
       : vocabulary(vocabulary),
-        begin(static_cast<int>(blockIdx.y) * kPiece),
+        begin(static_cast<int>(blockIdx.y) * kChunk),
         first(begin + static_cast<int>(threadIdx.x) * kWide),
-        step(static_cast<int>(gridDim.y) * kPiece) {}
+        step(static_cast<int>(gridDim.y) * kChunk) {}
   __device__ bool inside(int i) const { return first + i * step < vocabulary; }
   // Fetches the block's numbers into shared memory; called by one thread.
   __device__ void fetch(const BFloat16* row, uint32_t to, uint32_t barrier) const {
     int count = 0;
-    for (int at = begin; at < vocabulary; at += step) count += min(kPiece, vocabulary - at);
+    for (int at = begin; at < vocabulary; at += step) count += min(kChunk, vocabulary - at);
     arrive_and_expect(barrier, count * 2);
-    for (int at = begin; at < vocabulary; at += step, to += kPiece * 2)
-      fetch_bytes(to, row + at, min(kPiece, vocabulary - at) * 2, barrier);
+    for (int at = begin; at < vocabulary; at += step, to += kChunk * 2)
+      fetch_bytes(to, row + at, min(kChunk, vocabulary - at) * 2, barrier);
   }
   int vocabulary, begin, first, step;
 };
 
-// Returns the softmax of what a warp holds.
-__device__ inline Softmax warp_softmax(const HeldGroup (&held)[kHeldGroups]) {
+// Returns the softmax of the numbers in a warp's registers.
+__device__ inline Softmax warp_softmax(const RegisterGroup (&groups)[kGroupsPerThread]) {
   uint32_t largest = 0xff7fff7fu;  // the least numbers: of infinities too, so that nothing else in a part is no NaN
 #pragma unroll
-  for (int i = 0; i < kHeldGroups; i++)
+  for (int i = 0; i < kGroupsPerThread; i++)
 #pragma unroll
-    for (int k = 0; k < HeldGroup::kWords; k++) largest = larger_two(largest, held[i].words[k]);
+    for (int k = 0; k < RegisterGroup::kWords; k++) largest = larger_two(largest, groups[i].words[k]);
   const float maximum = warp_max(fmaxf(__uint_as_float(largest << 16), __uint_as_float(largest & 0xffff0000u)));
   float sums[2] = {};
 #pragma unroll
-  for (int i = 0; i < kHeldGroups; i++) {
-    const auto values = held[i].floats();
+  for (int i = 0; i < kGroupsPerThread; i++) {
+    const auto values = groups[i].floats();
 #pragma unroll
-    for (int k = 0; k < kWide; k++) sums[k % 2] += quick_exp(values[k] - maximum);
+    for (int k = 0; k < kWide; k++) sums[k % 2] += fast_exp(values[k] - maximum);
   }
   return {maximum, warp_sum(sums[0] + sums[1])};
 }
 
-__device__ inline void save_gradient(BFloat16* row, const HeldPart& part, const HeldGroup (&held)[kHeldGroups],
-                                     float maximum, float factor, int target, float scale) {
+__device__ inline void save_gradient(BFloat16* row, const RowPart& part,
+                                     const RegisterGroup (&groups)[kGroupsPerThread], float maximum, float factor,
+                                     int target, float scale) {
 #pragma unroll
-  for (int i = 0; i < kHeldGroups; i++) {
+  for (int i = 0; i < kGroupsPerThread; i++) {
     if (!part.inside(i)) break;
     const int at = part.first + i * part.step, here = target - at;
-    auto values = held[i].floats();
+    auto values = groups[i].floats();
 #pragma unroll
-    for (int k = 0; k < kWide; k++) values[k] = quick_exp(values[k] - maximum) * factor;
+    for (int k = 0; k < kWide; k++) values[k] = fast_exp(values[k] - maximum) * factor;
     if (0 <= here && here < kWide)
 #pragma unroll
       for (int k = 0; k < kWide; k++) values[k] -= k == here ? scale : 0.0f;
@@ -170,18 +171,19 @@ __device__ inline void save_gradient(BFloat16* row, const HeldPart& part, const 
 }
 
 // Takes one row after the other in a column of blocks, which are a cluster: while it works on one, the next comes into
-// shared memory. Maxima and sums are exchanged by barriers that wait for those of all blocks. There are two, in turns,
-// as a block that has all of a row may send the next row's before another block has read.
-__global__ void __launch_bounds__(kHeldThreads, 2)
-    held_cross_entropy_kernel(Rows<BFloat16> logits, int rows, int vocabulary, const int32_t* targets,
-                              const float* weights, float* loss, int active, bool gradient, float loss_scale) {
+// shared memory. Maxima and sums are exchanged by barriers that wait for those of all blocks. There are two, one for
+// every other row, as a block that has all maxima and sums of a row may send the next row's before another block has
+// read.
+__global__ void __launch_bounds__(kClusterThreads, 2)
+    cluster_cross_entropy_kernel(Rows<BFloat16> logits, int rows, int vocabulary, const int32_t* targets,
+                                 const float* weights, float* loss, int active, bool gradient, float loss_scale) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  __shared__ Softmax of_warp[kHeldThreads / 32], of_block[2][kMostBlocks];
+  __shared__ Softmax warp_softmaxes[kClusterThreads / 32], block_softmaxes[2][kMaxClusterBlocks];
   __shared__ uint64_t row_barrier, block_barriers[2];
   const int blocks = static_cast<int>(gridDim.y), rank = static_cast<int>(blockIdx.y);
   const int thread = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x);
-  const HeldPart part(vocabulary);
+  const RowPart part(vocabulary);
   for (int row = active + static_cast<int>(blockIdx.x); row < rows; row += stride) {
     if (rank == 0 && thread == 0) loss[row] = 0;
     for (int i = 0; gradient && part.inside(i); i++)
@@ -189,73 +191,73 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
   }
 
   const auto* const fetched = reinterpret_cast<const BFloat16*>(shared_bytes);
-  const uint32_t row_is_there = shared_address(&row_barrier);
+  const uint32_t row_ready = shared_address(&row_barrier);
   const auto fetch = [&](int row) {
-    if (thread == 0 && row < active) part.fetch(logits.at(row, 0), shared_address(fetched), row_is_there);
+    if (thread == 0 && row < active) part.fetch(logits.at(row, 0), shared_address(fetched), row_ready);
   };
   if (thread == 0) {
-    make_barrier(row_is_there, 1);
+    make_barrier(row_ready, 1);
     for (uint64_t& barrier : block_barriers) make_barrier(shared_address(&barrier), 1);
   }
   publish_barriers();
   fetch(static_cast<int>(blockIdx.x));
   cooperative_groups::this_cluster().sync();  // others may send to this block
 
-  uint32_t turn = 0;  // number of the block's rows done
-  for (int row = static_cast<int>(blockIdx.x); row < active; row += stride, turn++) {
+  uint32_t rows_done = 0;  // number of the block's rows done
+  for (int row = static_cast<int>(blockIdx.x); row < active; row += stride, rows_done++) {
     const int target = targets[row];
     const float weight = weights[row], scale = loss_scale * weight;
     const bool known = 0 <= target && target < vocabulary;
-    const bool tells = thread == 0 && rank == (known ? target / part.kPiece % blocks : 0);
-    await(row_is_there, turn % 2);
-    HeldGroup held[kHeldGroups];
+    const bool writes_loss = thread == 0 && rank == (known ? target / part.kChunk % blocks : 0);
+    await(row_ready, rows_done % 2);
+    RegisterGroup groups[kGroupsPerThread];
 #pragma unroll
-    for (int i = 0; i < kHeldGroups; i++) {
-      held[i].words = {{kNone, kNone, kNone, kNone}};
-      if (part.inside(i)) held[i].fetch(fetched + i * part.kPiece + thread * kWide);
+    for (int i = 0; i < kGroupsPerThread; i++) {
+      groups[i].words = {{kNone, kNone, kNone, kNone}};
+      if (part.inside(i)) groups[i].fetch(fetched + i * part.kChunk + thread * kWide);
     }
     float hit = __int_as_float(0x7fffffff);
-    if (tells && known) hit = to_float(fetched[target / part.step * part.kPiece + target % part.kPiece]);
+    if (writes_loss && known) hit = to_float(fetched[target / part.step * part.kChunk + target % part.kChunk]);
     __syncthreads();
     fetch(row + stride);
 
-    Softmax mine = warp_softmax(held);
-    if (thread % 32 == 0) of_warp[thread / 32] = mine;
-    const uint32_t all_are_there = shared_address(&block_barriers[turn % 2]);
-    if (thread == 0 && blocks > 1) arrive_and_expect(all_are_there, blocks * static_cast<int>(sizeof(Softmax)));
+    Softmax mine = warp_softmax(groups);
+    if (thread % 32 == 0) warp_softmaxes[thread / 32] = mine;
+    const uint32_t all_ready = shared_address(&block_barriers[rows_done % 2]);
+    if (thread == 0 && blocks > 1) arrive_and_expect(all_ready, blocks * static_cast<int>(sizeof(Softmax)));
     __syncthreads();
     if (thread < 32) {
-      mine = warp_joined<BFloat16>(thread < kHeldThreads / 32 ? of_warp[thread] : Softmax{});
+      mine = warp_reduce<BFloat16>(thread < kClusterThreads / 32 ? warp_softmaxes[thread] : Softmax{});
       mine = {__shfl_sync(kAll, mine.maximum, 0), __shfl_sync(kAll, mine.sum, 0)};
-      if (blocks == 1 && thread == 0) of_block[turn % 2][0] = mine;
+      if (blocks == 1 && thread == 0) block_softmaxes[rows_done % 2][0] = mine;
       if (blocks > 1 && thread < blocks)
-        send(shared_address(&of_block[turn % 2][rank]), mine.maximum, mine.sum, all_are_there, thread);
+        send(shared_address(&block_softmaxes[rows_done % 2][rank]), mine.maximum, mine.sum, all_ready, thread);
     }
     if (blocks > 1)
-      await_cluster(all_are_there, turn / 2 % 2);
+      await_cluster(all_ready, rows_done / 2 % 2);
     else
       __syncthreads();  // nothing may be sent in a cluster of one
-    Softmax all = of_block[turn % 2][0];
-    for (int block = 1; block < blocks; block++) all = joined<BFloat16>(all, of_block[turn % 2][block]);
-    if (tells) loss[row] = loss_of(all, hit, weight);
-    if (gradient) save_gradient(logits.at(row, 0), part, held, all.maximum, 1.0f / all.sum * scale, target, scale);
+    Softmax all = block_softmaxes[rows_done % 2][0];
+    for (int block = 1; block < blocks; block++) all = merged<BFloat16>(all, block_softmaxes[rows_done % 2][block]);
+    if (writes_loss) loss[row] = loss_of(all, hit, weight);
+    if (gradient) save_gradient(logits.at(row, 0), part, groups, all.maximum, 1.0f / all.sum * scale, target, scale);
   }
 #endif
 }
 
-ClusterKernel<Rows<BFloat16>, int, int, const int32_t*, const float*, float*, int, bool, float> held_kernel(
+ClusterKernel<Rows<BFloat16>, int, int, const int32_t*, const float*, float*, int, bool, float> cluster_kernel(
     unsigned blocks) {
-  return {held_cross_entropy_kernel, {1, blocks, 1}, kHeldThreads, kHeldBytes};
+  return {cluster_cross_entropy_kernel, {1, blocks, 1}, kClusterThreads, kBlockBytes};
 }
 
-// Returns the grid. Its columns are clusters: as many as run at once, or as there are rows; none if blocks cannot hold
-// a row together.
-dim3 held_grid(const TensorView& logits) {
+// Returns the grid. Its columns are clusters: as many as are resident at a time, or as there are rows; none if the
+// blocks of a cluster cannot hold a row.
+dim3 cluster_grid(const TensorView& logits) {
   unsigned blocks = 1;
-  while (blocks * kHeldByBlock < logits.cols()) blocks *= 2;
-  const bool fits = logits.dtype == DType::BF16 && wide({logits}) && blocks <= kMostBlocks;
-  if (!fits || of_device(cudaDevAttrClusterLaunch) == 0) return {0, 0};
-  return {static_cast<unsigned>(std::min<int64_t>(held_kernel(blocks).at_once(), logits.rows())), blocks};
+  while (blocks * kElementsPerBlock < logits.cols()) blocks *= 2;
+  const bool fits = logits.dtype == DType::BF16 && wide({logits}) && blocks <= kMaxClusterBlocks;
+  if (!fits || device_attribute(cudaDevAttrClusterLaunch) == 0) return {0, 0};
+  return {static_cast<unsigned>(std::min<int64_t>(cluster_kernel(blocks).resident_clusters(), logits.rows())), blocks};
 }
 
 __global__ void __launch_bounds__(kThreads) soft_cap_kernel(float* x, int64_t count, float cap) {
@@ -287,8 +289,8 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   const float* const weights = operands.vector("weights", {DType::F32}, rows).as<float>();
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
-  if (const dim3 grid = held_grid(logits); grid.x > 0 && attrs.cap == 0)
-    return [=, kernel = held_kernel(grid.y)](const RuntimeScalars& runtime) {
+  if (const dim3 grid = cluster_grid(logits); grid.x > 0 && attrs.cap == 0)
+    return [=, kernel = cluster_kernel(grid.y)](const RuntimeScalars& runtime) {
       const auto active = static_cast<int>(std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows));
       kernel.launch(grid, stream, "cross_entropy", Rows<BFloat16>(logits), static_cast<int>(rows),
                     static_cast<int>(vocabulary), targets, weights, loss, active, attrs.gradient, runtime.loss_scale);

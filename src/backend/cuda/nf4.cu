@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kTogether;
   const bool inside = begin < count;  // whole blocks of 64 are, or are not
   float values[kTogether];
-  uint32_t largest = 0;
+  uint32_t abs_max = 0;
 #pragma unroll
   for (int i = 0; i < kTogether; i += N) {
     Pack<float, N> loaded{};
@@ -36,10 +36,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int k = 0; k < N; k++) {
       values[i + k] = loaded[k];
-      largest = max(largest, magnitude(loaded[k]));
+      abs_max = max(abs_max, abs_bits(loaded[k]));
     }
   }
-  const float scale = __uint_as_float(warp_max<kLanes>(largest));
+  const float scale = __uint_as_float(warp_max<kLanes>(abs_max));
   if (!inside) return;
   if (threadIdx.x % kLanes == 0) scales[begin / kBlock] = scale;
 #pragma unroll
@@ -74,12 +74,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x < 16) numbers[threadIdx.x] = nf4_codebook[threadIdx.x];
   __syncthreads();
   const int64_t first = (int64_t{blockIdx.x} * kThreads * kGroupsAhead + threadIdx.x) * N;
-  Pack<uint8_t, N / 2> held[kGroupsAhead];
+  Pack<uint8_t, N / 2> loaded_codes[kGroupsAhead];
   float scale[kGroupsAhead];
 #pragma unroll
   for (int i = 0; i < kGroupsAhead; i++) {
     const int64_t begin = min(first + int64_t{i} * kThreads * N, count - N);
-    held[i] = load<N / 2>(codes + begin / 2);
+    loaded_codes[i] = load<N / 2>(codes + begin / 2);
     scale[i] = scales[begin / kBlock];
   }
 #pragma unroll
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kThreads)
     Pack<float, N> values;
 #pragma unroll
     for (int k = 0; k < N; k += 2) {
-      values[k] = numbers[held[i][k / 2] >> 4] * scale[i];
-      values[k + 1] = numbers[held[i][k / 2] & 15] * scale[i];
+      values[k] = numbers[loaded_codes[i][k / 2] >> 4] * scale[i];
+      values[k + 1] = numbers[loaded_codes[i][k / 2] & 15] * scale[i];
     }
     if constexpr (N == 2) {
       store(*x.at(begin / cols, begin % cols), values[0]);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kScaleBlock)
   __shared__ uint32_t shared[32];
   const int64_t i = blockIdx.x * kScaleBlock + threadIdx.x;
   const float centred = i < count ? scales[i] - *offset : 0.0f;
-  const float scale = __uint_as_float(block_max(magnitude(centred), shared, 0u));
+  const float scale = __uint_as_float(block_max(abs_bits(centred), shared, 0u));
   if (threadIdx.x == 0) block_scales[blockIdx.x] = scale;
   if (i >= count) return;
   const float y = normalise(centred, scale);

@@ -71,7 +71,7 @@ struct RescaleBody {
   }
 };
 
-// Halves of rows must start where whole groups do.
+// Returns whether both halves of a row, of n columns each, can be read kWide elements at a time.
 bool halves_wide(const TensorView& view, int64_t n) { return wide({view}) && n % kWide == 0; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Runs on the device what a search among algorithms of a product needs. Nothing here is part of a step.
+// Declares the device work of a search among algorithms of a product. Nothing here is part of a step.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,10 +1,10 @@
-// Computes products of large matrices in bf16, and finishes their results while the next ones are under way, for
-// kernels that do something of their own with them (Finish, below).
+// Computes products of large matrices in bf16, with an epilogue of each kernel's own (Epilogue, below), which runs on
+// one tile of the result while the next tile's products are under way.
 //
-// Every multiprocessor has one block, which takes one tile of the result after the other. A warpgroup of its own
-// fetches stages of both factors by the Tensor Memory Accelerator; two others multiply, each half of the tile's rows,
-// with all sums in registers. An adapter's product is some more stages of these sums: apart, it would read and write
-// the whole result once more. A finished tile is only rounded before the next one's products begin; it is written while
+// Every multiprocessor has one block, which takes one tile of the result after the other. A producer warpgroup fetches
+// stages of both factors by the Tensor Memory Accelerator; two consumers multiply, each half of the tile's rows, with
+// all sums in registers. An adapter's product is some more stages of these sums: apart, it would read and write the
+// whole result once more. A finished tile is only rounded before the next one's products begin; it is written while
 // these run.
 //
 // Two blocks are a cluster: their tiles are one above the other, and each fetches half of the right factor for both.
@@ -20,22 +20,23 @@
 
 namespace snug::cuda {
 
-inline constexpr int kTileM = kTileRows, kTileN = kTileColumns, kDepth = 64, kStages = 4, kProductWarps = 8,
-                     kBlocks = 2;
+inline constexpr int kTileM = kProductTileRows, kTileN = kProductTileColumns, kDepth = 64, kStages = 4,
+                     kProductWarps = 8, kBlocks = 2;
 inline constexpr int kTileHalf = kTileN / 2;
 inline constexpr int kSumColumns = kTileN / 8;
 inline constexpr int kLeftBytes = kTileM * kRowBytes, kRightBytes = kTileN * kRowBytes;
 inline constexpr int kStageBytes = kLeftBytes + kRightBytes;
-inline constexpr int kPanelBytes = kDepth * kRowBytes;  // of a factor whose rows are summed over
-inline constexpr int kPieces = kDepth / 16;
+inline constexpr int kSmemTileBytes = kDepth * kRowBytes;  // of 64 columns of a factor whose rows are summed over
+inline constexpr int kSlicesPerStage = kDepth / 16;
 inline constexpr int kGroup = 8;  // tiles of clusters that are worked on together along m
-// A warp writes its 16 rows by panels of 64 columns: one is filled while the one before is still being read.
-inline constexpr int kSlabBytes = 16 * kRowBytes, kSlabs = 2;
-inline constexpr int kSharedBytes = kTileAlignment + kStages * kStageBytes + kProductWarps * kSlabs * kSlabBytes;
-static_assert(kDepth == kPanel);
+// A warp writes its 16 rows through smem tiles of 64 columns, of which it has two.
+inline constexpr int kEpilogueTileBytes = 16 * kRowBytes, kEpilogueTiles = 2;
+inline constexpr int kSharedBytes =
+    kTileAlignment + kStages * kStageBytes + kProductWarps * kEpilogueTiles * kEpilogueTileBytes;
+static_assert(kDepth == kSmemTileColumns);
 
-// Orders tiles in the result. Clusters' tiles go down kGroup of them before the next column, so that what all
-// multiprocessors read at a time is nearly square.
+// Orders tiles in the result. Clusters' tiles go down kGroup of them before the next column, so that the part of the
+// result on which all multiprocessors work at a time is nearly square.
 struct TileOrder {
   int rows, columns;
   __device__ int count() const { return rows * columns; }
@@ -52,9 +53,9 @@ struct Factors {
   int m, steps;
   // Says how many columns lie from one tile to the next, and from a tile's first half to its second.
   int tile_columns = kTileN, second_half = kTileHalf;
-  int rank;                     // of the adapter
-  int thin_steps, thin_pieces;  // stages of the adapter's product, and pieces of 16 in all of them
-  int ends[2];                  // ends of all parts of the columns but the last
+  int rank;                             // of the adapter
+  int low_rank_steps, low_rank_slices;  // stages of the adapter's product, and slices of 16 in all of them
+  int ends[2];                          // ends of all parts of the columns but the last
   __device__ int part(int column) const { return (column >= ends[0]) + (column >= ends[1]); }
   // Return the place of this block's tile.
   __device__ int row(int2 place) const;
@@ -69,13 +70,13 @@ __device__ inline int clusters() { return static_cast<int>(gridDim.x) / kBlocks;
 
 __device__ inline int Factors::row(int2 place) const { return (place.x * kBlocks + block_in_cluster()) * kTileM; }
 
-// Waits for all threads of the cluster that have not returned; what they wrote before is seen after.
+// Waits for all threads of the cluster that have not returned; their earlier writes are seen afterwards.
 __device__ inline void meet_cluster() {
   SNUG_HOPPER("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Arrives at the barrier that lies in block `rank` where `barrier` lies in this one. It tells only that products have
-// read what they were given: no memory has to be made visible to the other block, whose fence would cost more than the
+// Arrives at the barrier that lies in block `rank` where `barrier` lies in this one. It says only that products have
+// read their factors: no memory has to be made visible to the other block, as a fence for that would cost more than the
 // arrival.
 __device__ inline void arrive_at(uint32_t barrier, int rank) {
   SNUG_HOPPER(
@@ -87,9 +88,9 @@ __device__ inline void arrive_at(uint32_t barrier, int rank) {
 
 // ---- Tiles in shared memory -----------------------------------------------------------------------------------------
 
-// Fetches a box at (x, y), to this place and barrier in all blocks of the cluster or only in this one.
+// Fetches an smem tile at (x, y), to this place and barrier in all blocks of the cluster or only in this one.
 template <bool to_all>
-__device__ void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
+__device__ void fetch_smem_tile(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
   if constexpr (to_all)
     SNUG_HOPPER(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
@@ -103,14 +104,14 @@ __device__ void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, uin
         "l"(&map), "r"(x), "r"(y), "r"(barrier)
         : "memory");
 }
-__device__ inline void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, int z, uint32_t barrier) {
+__device__ inline void fetch_smem_tile(uint32_t to, const CUtensorMap& map, int x, int y, int z, uint32_t barrier) {
   SNUG_HOPPER(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
       "[%5];" ::"r"(to),
       "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
       : "memory");
 }
-__device__ inline void write_box(const CUtensorMap& map, int x, int y, uint32_t from) {
+__device__ inline void write_smem_tile(const CUtensorMap& map, int x, int y, uint32_t from) {
   SNUG_HOPPER("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
               "r"(y), "r"(from)
               : "memory");
@@ -121,43 +122,43 @@ template <int pending>
 __device__ void wait_writes() {
   SNUG_HOPPER("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
-// Makes what this thread stored to shared memory visible to copies that it, or a thread that it meets, begins later.
+// Makes this thread's stores to shared memory visible to copies that it, or a thread that it meets, begins later.
 __device__ inline void show_copies() { SNUG_HOPPER("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Says where `width` rows or columns of a factor and kDepth of the summed dimension lie in global memory: `turned` if
-// the latter are rows. One of `shares` blocks fetches a share of a tile by boxes of this size.
-template <bool turned, int width, int shares>
-struct Boxes {
-  static constexpr int kShare = width / shares, kRows = turned ? kDepth : std::min(kShare, 128);
-  static constexpr int kCount = turned ? kShare / kPanel : kShare / kRows, kBytes = kRows * kRowBytes;
-  static_assert(kShare % kPanel == 0);
+// Fetches `width` rows or columns of a factor by kDepth of the summed dimension, as smem tiles; `transposed` says that
+// the latter are rows of the factor. Each of `shares` blocks fetches its share of them.
+template <bool transposed, int width, int shares>
+struct SmemTiles {
+  static constexpr int kShare = width / shares, kRows = transposed ? kDepth : std::min(kShare, 128);
+  static constexpr int kCount = transposed ? kShare / kSmemTileColumns : kShare / kRows, kBytes = kRows * kRowBytes;
+  static_assert(kShare % kSmemTileColumns == 0);
 
   __device__ static void fetch(uint32_t tile, const CUtensorMap& map, int first, int depth, int share,
                                uint32_t barrier) {
 #pragma unroll
     for (int i = 0; i < kCount; i++) {
-      const int box = share * kCount + i;
-      const uint32_t to = tile + static_cast<uint32_t>(box * kBytes);
-      if constexpr (turned)
-        fetch_box<(shares > 1)>(to, map, first + box * kPanel, depth, barrier);
+      const int smem_tile = share * kCount + i;
+      const uint32_t to = tile + static_cast<uint32_t>(smem_tile * kBytes);
+      if constexpr (transposed)
+        fetch_smem_tile<(shares > 1)>(to, map, first + smem_tile * kSmemTileColumns, depth, barrier);
       else
-        fetch_box<(shares > 1)>(to, map, depth, first + box * kRows, barrier);
+        fetch_smem_tile<(shares > 1)>(to, map, depth, first + smem_tile * kRows, barrier);
     }
   }
 };
 
-using LeftBoxes = Boxes<false, kTileM, 1>;
+using LeftTiles = SmemTiles<false, kTileM, 1>;
 template <bool transpose_b>
-using RightBoxes = Boxes<!transpose_b, kTileN, kBlocks>;
+using RightTiles = SmemTiles<!transpose_b, kTileN, kBlocks>;
 
-// ---- The warpgroup that fetches
-// ----------------------------------------------------------------------------------------
+// ---- The producer warpgroup -----------------------------------------------------------------------------------------
 
-// Says what a tile's adapter multiplies: columns of u that belong to the part of the result's columns in which the tile
-// is; or, if its halves are in two parts, all of u, and of v what a half has, beside zeros in the columns of the other.
-enum class Thin { OfPart, OfHalves };
+// Says what a tile's low-rank product multiplies: the columns of u that belong to the part of the result's columns in
+// which the tile is; or, if its halves are in two parts, all of u, and of v the columns of each half, beside zeros in
+// those of the other.
+enum class LowRank { OfPart, OfHalves };
 
-template <bool transpose_b, Thin thin>
+template <bool transpose_b, LowRank low_rank>
 __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stages) {
   const int block = block_in_cluster();
   const auto begin_stage = [&] {
@@ -168,29 +169,28 @@ __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stage
   for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
     const int2 place = w.order.place(tile);
     const int row = w.row(place), column = w.column(place);
-    // This is the column of the half that this block fetches, as RightBoxes counts.
+    // This is the column of the half that this block fetches, as RightTiles counts.
     const int right = column + block * (w.second_half - kTileHalf);
     for (int step = 0; step < w.steps; step++, ring.advance()) {
       const uint32_t at = begin_stage();
-      LeftBoxes::fetch(at, w.a, row, step * kDepth, 0, ring.full());
-      RightBoxes<transpose_b>::fetch(at + kLeftBytes, w.b, right, step * kDepth, block, ring.full());
+      LeftTiles::fetch(at, w.a, row, step * kDepth, 0, ring.full());
+      RightTiles<transpose_b>::fetch(at + kLeftBytes, w.b, right, step * kDepth, block, ring.full());
     }
-    for (int step = 0; step < w.thin_steps; step++, ring.advance()) {
+    for (int step = 0; step < w.low_rank_steps; step++, ring.advance()) {
       const uint32_t at = begin_stage();
       int depth = step * kDepth;
-      if constexpr (thin == Thin::OfHalves) {
-        LeftBoxes::fetch(at, w.u, row, depth, 0, ring.full());
-        depth -= block * w.rank;  // what lies before the first column is zeros too
+      if constexpr (low_rank == LowRank::OfHalves) {
+        LeftTiles::fetch(at, w.u, row, depth, 0, ring.full());
+        depth -= block * w.rank;  // columns before the first are zeros too
       } else {
-        fetch_box(at, w.u, depth, w.part(column), row, ring.full());
+        fetch_smem_tile(at, w.u, depth, w.part(column), row, ring.full());
       }
-      RightBoxes<transpose_b>::fetch(at + kLeftBytes, w.v, right, depth, block, ring.full());
+      RightTiles<transpose_b>::fetch(at + kLeftBytes, w.v, right, depth, block, ring.full());
     }
   }
 }
 
-// ---- The warpgroups that multiply
-// --------------------------------------------------------------------------------------
+// ---- The consumer warpgroups ----------------------------------------------------------------------------------------
 
 #define SNUG_REGISTERS_128                                                                                           \
   SNUG_REGISTERS_64                                                                                                  \
@@ -199,24 +199,26 @@ __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stage
   "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
   "%125, %126, %127"
 
-// Computes s (+)= a b for 16 of the summed dimension, which are rows of b if that is `turned`.
-template <bool turned_b>
+// Computes s (+)= a b for 16 of the summed dimension, which are rows of b if that is `transposed`.
+template <bool transposed_b>
 __device__ void product(Sum (&s)[kSumColumns], uint64_t a, uint64_t b, bool add) {
   SNUG_HOPPER(
       "{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
       "{" SNUG_REGISTERS_128 "}, %128, %129, p, 1, 1, 0, %131;}"
       : SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8), SNUG_SUMS_8(s, 16), SNUG_SUMS_8(s, 24)
-      : "l"(a), "l"(b), "r"(int{add}), "n"(int{turned_b}));
+      : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed_b}));
 }
 
-// Locates a factor's pieces of 16 in the stages, from this thread's first row or column on.
-template <bool turned>
-class Pieces {
+// Describes the slices of a factor's tile in the stages, each 16 of the summed dimension, which one instruction
+// multiplies, from this thread's first row or column on.
+template <bool transposed>
+class SmemTileDescriptors {
  public:
-  // In a cluster, addresses have the block's number above 2^24, where the descriptor has the distance of panels.
-  __device__ explicit Pieces(uint32_t first) : first_(matrix_at(first % (1u << 24), turned ? kPanelBytes : 16)) {}
+  // In a cluster, addresses have the block's number above 2^24, where the descriptor has the distance of smem tiles.
+  __device__ explicit SmemTileDescriptors(uint32_t first)
+      : first_(matrix_at(first % (1u << 24), transposed ? kSmemTileBytes : 16)) {}
   __device__ uint64_t at(int slot, int k) const {
-    return moved(first_, slot * kStageBytes + k * (turned ? 16 * kRowBytes : 32));
+    return moved(first_, slot * kStageBytes + k * (transposed ? 16 * kRowBytes : 32));
   }
 
  private:
@@ -242,18 +244,19 @@ struct RoundedRows {
 #pragma unroll
       for (int half = 0; half < 2; half++) pairs[j][half] = packed(s[j][2 * half], s[j][2 * half + 1]);
   }
-  // Writes half of the columns, a panel through each of the warp's slabs in shared memory.
+  // Writes half of the columns, through the warp's smem tiles at `epilogue_tiles`.
   template <int half>
-  __device__ void write(const CUtensorMap& to, int row, int column, uint32_t slabs) const {
+  __device__ void write(const CUtensorMap& to, int row, int column, uint32_t epilogue_tiles) const {
     const uint32_t lane = threadIdx.x % 32, line = lane % 16;
     if (lane == 0) wait_writes<0>();
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < 4 * kSlabs; j++) {
-      const auto &left = pairs[8 * kSlabs * half + 2 * j], &right = pairs[8 * kSlabs * half + 2 * j + 1];
-      const uint32_t slab = slabs + static_cast<uint32_t>(j / 4 * kSlabBytes) + line * kRowBytes +
-                            ((static_cast<uint32_t>(2 * (j % 4)) + lane / 16) ^ line % 8) * 16;
-      SNUG_HOPPER("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(slab), "r"(left[0]),
+    for (int j = 0; j < 4 * kEpilogueTiles; j++) {
+      const auto &left = pairs[8 * kEpilogueTiles * half + 2 * j],
+                 &right = pairs[8 * kEpilogueTiles * half + 2 * j + 1];
+      const uint32_t to_chunk = epilogue_tiles + static_cast<uint32_t>(j / 4 * kEpilogueTileBytes) + line * kRowBytes +
+                                ((static_cast<uint32_t>(2 * (j % 4)) + lane / 16) ^ line % 8) * 16;
+      SNUG_HOPPER("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to_chunk), "r"(left[0]),
                   "r"(left[1]), "r"(right[0]), "r"(right[1])
                   : "memory");
     }
@@ -261,31 +264,33 @@ struct RoundedRows {
     __syncwarp();
     if (lane == 0) {
 #pragma unroll
-      for (int i = 0; i < kSlabs; i++)
-        write_box(to, column + i * kPanel, row, slabs + static_cast<uint32_t>(i * kSlabBytes));
+      for (int i = 0; i < kEpilogueTiles; i++)
+        write_smem_tile(to, column + i * kSmemTileColumns, row,
+                        epilogue_tiles + static_cast<uint32_t>(i * kEpilogueTileBytes));
       commit_writes();
     }
   }
 };
-static_assert(kSlabs * kPanel == kTileHalf);
+static_assert(kEpilogueTiles * kSmemTileColumns == kTileHalf);
 
 struct Nothing {};
 
-// Multiplies. Finish says what becomes of tiles. It has
-//   kThin, and Where: what it reads and writes in global memory;
-//   begin(where, row, column, until): requests what must be there when a tile's sums are;
-//   take(s, begun): takes the sums of this warp's 16 rows of it, held from here on until they are written;
-//   write(where, row, column, slabs, until): writes them where they belong, or nothing if that is outside.
-// `until`(n) is called in between, with n that rise: it returns when n stages of the next tile have been put under way,
-// and does nothing if it has no more.
-template <class Finish, bool transpose_b>
-__device__ void multiply_tiles(const Factors& w, const typename Finish::Where& where, Ring<kStages> ring,
-                               uint32_t stages, uint32_t slabs) {
+// Multiplies. Epilogue makes tiles of sums into results. It has
+//   kLowRank, and Params, which describe the matrices that it reads and writes in global memory;
+//   begin(params, row, column, issue_stages), which requests the operands that must be there when a tile's sums are;
+//   take(s, begun), which takes the sums of this warp's 16 rows of the tile and keeps them in registers;
+//   write(params, row, column, epilogue_tiles, issue_stages), which writes them, or nothing outside of the result.
+// It calls issue_stages(n) in between, with n that rise: this issues the products of the next tile's stages up to n,
+// and does nothing if the tile has no more.
+template <class Epilogue, bool transpose_b>
+__device__ void multiply_tiles(const Factors& w, const typename Epilogue::Params& params, Ring<kStages> ring,
+                               uint32_t stages, uint32_t epilogue_tiles) {
   // The warp is taken from one lane, so that the compiler knows that all its threads have one value.
   const int warp = __shfl_sync(kAll, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-  const Pieces<false> a{stages + static_cast<uint32_t>(warp / 4 * 64 * kRowBytes)};  // the warpgroup's 64 rows
-  const Pieces<!transpose_b> b{stages + kLeftBytes};
-  slabs += static_cast<uint32_t>(warp * kSlabs * kSlabBytes);
+  const SmemTileDescriptors<false> a{stages +
+                                     static_cast<uint32_t>(warp / 4 * 64 * kRowBytes)};  // the warpgroup's 64 rows
+  const SmemTileDescriptors<!transpose_b> b{stages + kLeftBytes};
+  epilogue_tiles += static_cast<uint32_t>(warp * kEpilogueTiles * kEpilogueTileBytes);
 
   Ring<kStages> before = ring;
   Sum s[kSumColumns];
@@ -304,60 +309,60 @@ __device__ void multiply_tiles(const Factors& w, const typename Finish::Where& w
     ring.await_full();
     begin_products();
 #pragma unroll
-    for (int k = 0; k < kPieces; k++)
+    for (int k = 0; k < kSlicesPerStage; k++)
       product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), step > 0 || k > 0);
     end_stage(step == 0);
   };
-  const auto multiply_thin_stage = [&](int pieces) {
+  const auto multiply_low_rank_stage = [&](int slices) {
     ring.await_full();
     begin_products();
 #pragma unroll
-    for (int k = 0; k < kPieces; k++)
-      if (k < pieces) product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), true);
+    for (int k = 0; k < kSlicesPerStage; k++)
+      if (k < slices) product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), true);
     end_stage(false);
   };
 
-  Finish finish;
+  Epilogue epilogue;
   int written_row = w.m, written_column = 0;
   for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
     int step = 0;
-    const auto until = [&](int stage) {
+    const auto issue_stages = [&](int stage) {
       for (; step < min(w.steps, stage); step++) multiply_stage(step);
     };
-    finish.write(where, written_row, written_column, slabs, until);
+    epilogue.write(params, written_row, written_column, epilogue_tiles, issue_stages);
     const int2 place = w.order.place(tile);
     const int row = w.row(place) + warp * 16, column = w.column(place);
-    const auto begun = finish.begin(where, row, column, until);
-    until(w.steps);
-    for (int pieces = w.thin_pieces; pieces > 0; pieces -= kPieces) multiply_thin_stage(pieces);
+    const auto begun = epilogue.begin(params, row, column, issue_stages);
+    issue_stages(w.steps);
+    for (int slices = w.low_rank_slices; slices > 0; slices -= kSlicesPerStage) multiply_low_rank_stage(slices);
     wait_products<0>();
-    settle(s);
+    fence(s);
     release();
-    finish.take(s, begun);
+    epilogue.take(s, begun);
     written_row = row;
     written_column = column;
   }
-  finish.write(where, written_row, written_column, slabs, [](int) {});
+  epilogue.write(params, written_row, written_column, epilogue_tiles, [](int) {});
   if (lane == 0) wait_writes<0>();
 }
 
 // ---- Kernel ---------------------------------------------------------------------------------------------------------
 
-template <class Finish, bool transpose_b>
+template <class Epilogue, bool transpose_b>
 __global__ void __launch_bounds__(kPipelineThreads, 1)
-    product_kernel(const __grid_constant__ Factors w, const __grid_constant__ typename Finish::Where where) {
+    product_kernel(const __grid_constant__ Factors w, const __grid_constant__ typename Epilogue::Params params) {
   __shared__ uint64_t barriers[Ring<kStages>::kBytes / 8];
   const Ring<kStages> ring{shared_address(barriers)};
   const uint32_t stages = tiles_start();
   if (threadIdx.x == 0) ring.make(1, kBlocks * kProductWarps);
   publish_barriers();
   meet_cluster();
-  if (fetches()) {
-    give_registers<kFetchRegisters>();
-    if (threadIdx.x == kPipelineThreads - 128) fetch_tiles<transpose_b, Finish::kThin>(w, ring, stages);
+  if (is_producer()) {
+    deallocate_registers<kProducerRegisters>();
+    if (threadIdx.x == kPipelineThreads - 128) fetch_tiles<transpose_b, Epilogue::kLowRank>(w, ring, stages);
   } else {
-    take_registers<kProductRegisters>();
-    multiply_tiles<Finish, transpose_b>(w, where, ring, stages, stages + kStages * kStageBytes);
+    allocate_registers<kConsumerRegisters>();
+    multiply_tiles<Epilogue, transpose_b>(w, params, ring, stages, stages + kStages * kStageBytes);
   }
   __syncwarp();
   meet_cluster();  // others still arrive at this block's barriers
@@ -368,17 +373,17 @@ __global__ void __launch_bounds__(kPipelineThreads, 1)
 inline BFloat16* numbers(const TensorView& x) { return reinterpret_cast<BFloat16*>(x.data); }
 inline int64_t stride_of(const TensorView& x) { return x.rows() > 1 ? x.row_stride : x.cols(); }
 
-// Returns the map of a matrix in boxes of 64 columns and `box_rows` rows.
+// Returns the map of a matrix in smem tiles of 64 columns and `box_rows` rows.
 inline CUtensorMap map_of(const TensorView& x, int box_rows) {
-  return tensor_map(numbers(x), {x.cols(), x.rows()}, {stride_of(x)}, {kPanel, box_rows});
+  return tensor_map(numbers(x), {x.cols(), x.rows()}, {stride_of(x)}, {kSmemTileColumns, box_rows});
 }
 
 // Returns the factors of a b, or a b^T, with a result of n columns.
 inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpose_b, int64_t n) {
   const auto tiles_over = [](int64_t extent, int each) { return static_cast<int>(ceil_div(extent, each)); };
   Factors w{};
-  w.a = map_of(a, LeftBoxes::kRows);
-  w.b = map_of(b, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
+  w.a = map_of(a, LeftTiles::kRows);
+  w.b = map_of(b, transpose_b ? RightTiles<true>::kRows : RightTiles<false>::kRows);
   w.order = {tiles_over(a.rows(), kBlocks * kTileM), tiles_over(n, kTileN)};
   w.m = static_cast<int>(a.rows());
   w.steps = tiles_over(a.cols(), kDepth);
@@ -386,19 +391,19 @@ inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpo
 }
 
 // Adds u v, or u v^T: `depth` columns of u are summed over, of all that it has.
-inline void add_thin(Factors& w, const TensorView& v, bool transpose_b, int64_t depth) {
-  w.v = map_of(v, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
-  w.thin_steps = static_cast<int>(ceil_div(depth, kDepth));
-  w.thin_pieces = static_cast<int>(ceil_div(depth, 16));
+inline void add_low_rank(Factors& w, const TensorView& v, bool transpose_b, int64_t depth) {
+  w.v = map_of(v, transpose_b ? RightTiles<true>::kRows : RightTiles<false>::kRows);
+  w.low_rank_steps = static_cast<int>(ceil_div(depth, kDepth));
+  w.low_rank_slices = static_cast<int>(ceil_div(depth, 16));
 }
 
-template <class Finish, bool transpose_b>
-Launch product_launch(const Factors& w, const typename Finish::Where& where, cudaStream_t stream) {
-  const ClusterKernel<Factors, typename Finish::Where> kernel(product_kernel<Finish, transpose_b>, {kBlocks, 1, 1},
-                                                              kPipelineThreads, kSharedBytes);
-  const int clusters = std::clamp(kernel.at_once(), 1, w.order.rows * w.order.columns);
+template <class Epilogue, bool transpose_b>
+Launch product_launch(const Factors& w, const typename Epilogue::Params& params, cudaStream_t stream) {
+  const ClusterKernel<Factors, typename Epilogue::Params> kernel(product_kernel<Epilogue, transpose_b>, {kBlocks, 1, 1},
+                                                                 kPipelineThreads, kSharedBytes);
+  const int clusters = std::clamp(kernel.resident_clusters(), 1, w.order.rows * w.order.columns);
   const dim3 grid(static_cast<unsigned>(clusters * kBlocks));
-  return [=](const RuntimeScalars&) { kernel.launch(grid, stream, "a product", w, where); };
+  return [=](const RuntimeScalars&) { kernel.launch(grid, stream, "a product", w, params); };
 }
 
 }  // namespace snug::cuda

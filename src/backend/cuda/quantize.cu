@@ -1,6 +1,6 @@
 // Quantises numbers to 8 and 4 bits and back: the CPU's operations in the CPU's order, so that codes are equal.
 #include "backend/cuda/quantize.cuh"
-#include "backend/cuda/turn.cuh"
+#include "backend/cuda/transpose.cuh"
 #include "tensor/codebook.h"
 
 namespace snug::cuda {
@@ -10,7 +10,7 @@ namespace {
 
 struct Int8 {
   using Code = int8_t;
-  __device__ static float scale(float largest) { return largest; }
+  __device__ static float scale(float abs_max) { return abs_max; }
   __device__ static float factor(float scale) { return 1.0f / scale * 127.0f; }
   template <int N>
   __device__ static void put(Code* to, const Pack<float, N>& x, float, float factor) {
@@ -33,10 +33,10 @@ struct Int8 {
 
 struct Fp8 {
   using Code = uint8_t;
-  __device__ static float scale(float largest) { return largest / kFp8Largest; }
+  __device__ static float scale(float abs_max) { return abs_max / kFp8Largest; }
   // Returns 0 if elements must be divided one by one: for rows of zeros, or of numbers not finite or far from 1.
   __device__ static float factor(float scale) {
-    return scale >= 0x1p-60f && scale <= 0x1p60f ? usual_inverse(scale) : 0.0f;
+    return scale >= 0x1p-60f && scale <= 0x1p60f ? fast_normal_inverse(scale) : 0.0f;
   }
   template <int N>
   __device__ static void put(Code* to, const Pack<float, N>& x, float scale, float factor) {
@@ -45,10 +45,10 @@ struct Fp8 {
 #pragma unroll
     for (int k = 0; k < N; k++) to[k] = divided(x[k], scale);
   }
-  // Puts codes, each with its own scale; `usual` says that none of the factors is 0.
+  // Puts codes, each with its own scale; `fast` says that none of the factors is 0.
   template <int N>
-  __device__ static void put(Code* to, const Pack<float, N>& x, const float* scale, const float* factor, bool usual) {
-    if (kInHardware && usual)
+  __device__ static void put(Code* to, const Pack<float, N>& x, const float* scale, const float* factor, bool fast) {
+    if (kInHardware && fast)
       return put_rounded<N>(to, [&](int k) { return signed_quotient(x[k], scale[k], factor[k]); });
 #pragma unroll
     for (int k = 0; k < N; k++) to[k] = divided(x[k], scale[k]);
@@ -94,74 +94,74 @@ struct Fp8 {
   }
 };
 
-// Returns the largest magnitude among numbers of 16 bits, as the bits of an fp32.
+// Returns the largest absolute value among numbers of 16 bits, as the bits of an fp32.
 template <class X, int N, int kCount>
-__device__ uint32_t largest_of(const Raw<X, N> (&raw)[kCount]) {
+__device__ uint32_t abs_max_bits(const Raw<X, N> (&raw)[kCount]) {
   uint32_t two = 0;
 #pragma unroll
   for (int i = 0; i < kCount; i++)
 #pragma unroll
     for (int k = 0; k < N / 2; k++) two = __vmaxu2(two, raw[i].words[k] & 0x7fff7fffu);
-  X largest;
-  largest.bits = static_cast<uint16_t>(max(two >> 16, two & 0xffffu));
-  return __float_as_uint(to_float(largest));
+  X abs_max;
+  abs_max.bits = static_cast<uint16_t>(max(two >> 16, two & 0xffffu));
+  return __float_as_uint(to_float(abs_max));
 }
 
-// Takes row after row in a block of threads, with the next one on its way while it works on one: kHeld groups of N
-// elements for each thread. Factors of columns, if there are any, stay in shared memory.
-template <int N, class Format, class X, bool kFactors, int kHeld, int kRowThreads>
+// Takes row after row in a block of threads, which holds a row in registers, kGroupsPerThread groups of N elements in
+// each thread, and fetches the next one meanwhile. Factors of columns, if there are any, stay in shared memory.
+template <int N, class Format, class X, bool kFactors, int kGroupsPerThread, int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     quantize_rows_kernel(ByteRows x, const float* factors, int64_t rows, int64_t cols,
                          Rows<typename Format::Code> codes, float* scales) {
-  extern __shared__ __align__(16) float held_factors[];
+  extern __shared__ __align__(16) float cached_factors[];
   __shared__ uint32_t shared[2][32];
-  constexpr int64_t kStep = int64_t{kRowThreads} * N;
+  constexpr int64_t kStride = int64_t{kRowThreads} * N;
   const int64_t first = int64_t{threadIdx.x} * N;
-  const auto inside = [&](int i) { return first + i * kStep < cols; };
+  const auto inside = [&](int i) { return first + i * kStride < cols; };
   if constexpr (kFactors)
-    for (int64_t i = threadIdx.x; i < cols; i += kRowThreads) held_factors[i] = factors[i];
+    for (int64_t i = threadIdx.x; i < cols; i += kRowThreads) cached_factors[i] = factors[i];
   if constexpr (kFactors) __syncthreads();
 
-  Raw<X, N> held[kHeld] = {}, next[kHeld] = {};
+  Raw<X, N> current[kGroupsPerThread] = {}, next[kGroupsPerThread] = {};
   const auto fetch = [&](int64_t row) {
     const auto* const start = reinterpret_cast<const X*>(x.at(row));
 #pragma unroll
-    for (int i = 0; i < kHeld; i++)
-      if (inside(i)) next[i].fetch(start + first + i * kStep);
+    for (int i = 0; i < kGroupsPerThread; i++)
+      if (inside(i)) next[i].fetch(start + first + i * kStride);
   };
   const auto values = [&](int i) {
-    Pack<float, N> floats = held[i].floats();
+    Pack<float, N> floats = current[i].floats();
     if constexpr (kFactors) {
-      const auto by = load<N>(held_factors + first + i * kStep);
+      const auto by = load<N>(cached_factors + first + i * kStride);
 #pragma unroll
       for (int k = 0; k < N; k++) floats[k] *= by[k];
     }
     return floats;
   };
   fetch(blockIdx.x);
-  int turn = 0;
-  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn = 1 - turn) {
+  int buffer = 0;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, buffer = 1 - buffer) {
 #pragma unroll
-    for (int i = 0; i < kHeld; i++) held[i] = next[i];
+    for (int i = 0; i < kGroupsPerThread; i++) current[i] = next[i];
     if (row + gridDim.x < rows) fetch(row + gridDim.x);
-    uint32_t largest = 0;
+    uint32_t abs_max = 0;
     if constexpr (sizeof(X) == 2 && !kFactors) {
-      largest = largest_of(held);
+      abs_max = abs_max_bits(current);
     } else {
 #pragma unroll
-      for (int i = 0; i < kHeld; i++) {
+      for (int i = 0; i < kGroupsPerThread; i++) {
         if (!inside(i)) continue;
         const Pack<float, N> floats = values(i);
 #pragma unroll
-        for (int k = 0; k < N; k++) largest = max(largest, magnitude(floats[k]));
+        for (int k = 0; k < N; k++) abs_max = max(abs_max, abs_bits(floats[k]));
       }
     }
-    const float scale = Format::scale(__uint_as_float(block_max(largest, shared[turn], 0u)));
+    const float scale = Format::scale(__uint_as_float(block_max(abs_max, shared[buffer], 0u)));
     if (threadIdx.x == 0) scales[row] = scale;
     const float factor = Format::factor(scale);
 #pragma unroll
-    for (int i = 0; i < kHeld; i++)
-      if (inside(i)) Format::template put<N>(codes.at(row, first + i * kStep), values(i), scale, factor);
+    for (int i = 0; i < kGroupsPerThread; i++)
+      if (inside(i)) Format::template put<N>(codes.at(row, first + i * kStride), values(i), scale, factor);
   }
 }
 
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) quantize_any_rows_kernel(ByteRows x,
                                                                      Rows<typename Format::Code> codes, float* scales) {
   __shared__ uint32_t shared[32];
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N;
-  constexpr int64_t kStep = int64_t{kThreads} * N;
+  constexpr int64_t kStride = int64_t{kThreads} * N;
   const auto values = [&](int64_t col) {
     auto floats = load_row<N, X>(x.at(row), col);
     if constexpr (kFactors) {
@@ -181,16 +181,16 @@ __global__ void __launch_bounds__(kThreads) quantize_any_rows_kernel(ByteRows x,
     }
     return floats;
   };
-  uint32_t largest = 0;
-  for (int64_t col = first; col < cols; col += kStep) {
+  uint32_t abs_max = 0;
+  for (int64_t col = first; col < cols; col += kStride) {
     const Pack<float, N> floats = values(col);
 #pragma unroll
-    for (int k = 0; k < N; k++) largest = max(largest, magnitude(floats[k]));
+    for (int k = 0; k < N; k++) abs_max = max(abs_max, abs_bits(floats[k]));
   }
-  const float scale = Format::scale(__uint_as_float(block_max(largest, shared, 0u)));
+  const float scale = Format::scale(__uint_as_float(block_max(abs_max, shared, 0u)));
   if (threadIdx.x == 0) scales[row] = scale;
   const float factor = Format::factor(scale);
-  for (int64_t col = first; col < cols; col += kStep)
+  for (int64_t col = first; col < cols; col += kStride)
     Format::template put<N>(codes.at(row, col), values(col), scale, factor);
 }
 
@@ -198,10 +198,10 @@ __global__ void __launch_bounds__(kThreads) quantize_any_rows_kernel(ByteRows x,
 
 constexpr int kColumnGroups = 32, kColumnSteps = 64;  // of a block: threads side by side, and rows that each takes
 
-// Finds the largest magnitude of each column, as bits: the order of blocks does not change it.
+// Finds the largest absolute value of each column, as bits: the order of blocks does not change it.
 template <int N, class X>
 __global__ void __launch_bounds__(kThreads)
-    column_largest_kernel(ByteRows x, int64_t rows, int64_t cols, uint32_t* largest) {
+    column_abs_max_kernel(ByteRows x, int64_t rows, int64_t cols, uint32_t* abs_max) {
   constexpr int kLines = kThreads / kColumnGroups;
   __shared__ uint32_t shared[kLines][kColumnGroups * N];
   const int group = static_cast<int>(threadIdx.x) % kColumnGroups, line = static_cast<int>(threadIdx.x) / kColumnGroups;
@@ -213,16 +213,16 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t row = begin + line; row < end; row += kLines) {
       const Pack<float, N> values = load_row<N, X>(x.at(row), col);
 #pragma unroll
-      for (int k = 0; k < N; k++) found[k] = max(found[k], magnitude(values[k]));
+      for (int k = 0; k < N; k++) found[k] = max(found[k], abs_bits(values[k]));
     }
 #pragma unroll
   for (int k = 0; k < N; k++) shared[line][group * N + k] = found[k];
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kColumnGroups * N && first + i < cols; i += kThreads) {
-    uint32_t of_column = 0;
+    uint32_t column_max = 0;
 #pragma unroll
-    for (int l = 0; l < kLines; l++) of_column = max(of_column, shared[l][i]);
-    atomicMax(largest + first + i, of_column);
+    for (int l = 0; l < kLines; l++) column_max = max(column_max, shared[l][i]);
+    atomicMax(abs_max + first + i, column_max);
   }
 }
 
@@ -240,14 +240,14 @@ struct ColumnCodes {
     ByteRows x;
     int64_t col;
     Pack<float, 16> scale, factor;
-    bool usual;
+    bool fast;
     __device__ Raw<X, 16> fetch(int64_t row) const {
       Raw<X, 16> raw;
       raw.fetch(reinterpret_cast<const X*>(x.at(row)) + col);
       return raw;
     }
     __device__ void put(const Raw<X, 16>& raw, uint8_t* to) const {
-      Fp8::put<16>(to, raw.floats(), scale.x, factor.x, usual);
+      Fp8::put<16>(to, raw.floats(), scale.x, factor.x, fast);
     }
   };
   __device__ Columns from(int64_t col) const {
@@ -255,7 +255,7 @@ struct ColumnCodes {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
       columns.factor[i] = Fp8::factor(columns.scale[i]);
-      columns.usual = columns.usual && columns.factor[i] != 0;
+      columns.fast = columns.fast && columns.factor[i] != 0;
     }
     return columns;
   }
@@ -284,16 +284,16 @@ Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t st
     return [=](const RuntimeScalars&) {
       const int64_t rows = x.rows(), cols = x.cols();
       check_cuda(cudaMemsetAsync(scales, 0, static_cast<size_t>(cols) * sizeof(float), stream), "quantize");
-      const auto largest = [&]<int N>() {
+      const auto launch_abs_max = [&]<int N>() {
         const dim3 grid(blocks_of(cols, kColumnGroups * N), blocks_of(rows, kThreads / kColumnGroups * kColumnSteps));
-        column_largest_kernel<N, X>
+        column_abs_max_kernel<N, X>
             <<<grid, kThreads, 0, stream>>>(ByteRows(x), rows, cols, reinterpret_cast<uint32_t*>(scales));
       };
-      tiles ? largest.template operator()<kWide>() : largest.template operator()<1>();
+      tiles ? launch_abs_max.template operator()<kWide>() : launch_abs_max.template operator()<1>();
       column_scales_kernel<<<blocks_of(cols, kThreads), kThreads, 0, stream>>>(cols, scales);
       if (tiles)
-        turn_kernel<<<turned_tiles(x), kThreads, 0, stream>>>(ColumnCodes<X>{ByteRows(x), scales}, rows, cols,
-                                                              Rows<uint8_t>(codes));
+        transpose_kernel<<<transpose_grid(x), kThreads, 0, stream>>>(ColumnCodes<X>{ByteRows(x), scales}, rows, cols,
+                                                                     Rows<uint8_t>(codes));
       else
         launch_elements(stream, Extent(cols, rows), false,
                         ColumnCodesBody<X>{ByteRows(x), scales, Rows<uint8_t>(codes)});
@@ -302,7 +302,7 @@ Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t st
   });
 }
 
-// Rows of a thread's column, whose numbers are all requested before it works on the first.
+// A thread requests this many rows of its column before it works on the first.
 constexpr int kRowsAhead = 8;
 
 template <class Format, class T, int N>
@@ -312,12 +312,12 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N, step = int64_t{gridDim.y} * kRowsAhead;
   if (col >= cols) return;
   for (int64_t first = int64_t{blockIdx.y} * kRowsAhead; first < rows; first += step) {
-    Pack<typename Format::Code, N> held[kRowsAhead];
+    Pack<typename Format::Code, N> loaded_codes[kRowsAhead];
     float scale[kRowsAhead];
 #pragma unroll
     for (int i = 0; i < kRowsAhead; i++) {
       const int64_t row = min(first + i, rows - 1);
-      held[i] = load<N>(codes.at(row, col));
+      loaded_codes[i] = load<N>(codes.at(row, col));
       scale[i] = scales[row];
     }
 #pragma unroll
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kThreads)
       if (first + i >= rows) return;
       Pack<float, N> values;
 #pragma unroll
-      for (int k = 0; k < N; k++) values[k] = Format::value(held[i][k], scale[i]);
+      for (int k = 0; k < N; k++) values[k] = Format::value(loaded_codes[i][k], scale[i]);
       save_floats<N>(x.at(first + i, col), values);
     }
   }
@@ -350,10 +350,10 @@ Launch quantize_rows(Operands& operands, const TensorView& x, DType code, cudaSt
         check_launch("quantize");
       };
     };
-    const auto held = [=]<int kHeld, int kRowThreads>() -> Launch {
-      const auto kernel = quantize_rows_kernel<kWide, Format, X, kFactors, kHeld, kRowThreads>;
+    const auto in_registers = [=]<int kGroupsPerThread, int kRowThreads>() -> Launch {
+      const auto kernel = quantize_rows_kernel<kWide, Format, X, kFactors, kGroupsPerThread, kRowThreads>;
       const size_t shared = kFactors ? static_cast<size_t>(cols) * sizeof(float) : 0;
-      const int64_t blocks = std::min(rows, blocks_that_fit(kernel, kRowThreads, shared));
+      const int64_t blocks = std::min(rows, resident_blocks(kernel, kRowThreads, shared));
       if (blocks == 0) return any.template operator()<kWide>();
       return [=](const RuntimeScalars&) {
         kernel<<<static_cast<unsigned>(blocks), kRowThreads, shared, stream>>>(from, factors, rows, cols, to, scales);
@@ -363,11 +363,11 @@ Launch quantize_rows(Operands& operands, const TensorView& x, DType code, cudaSt
     const bool aligned = wide({x, codes}) && reinterpret_cast<uintptr_t>(factors) % 16 == 0;
     if (!aligned) return any.template operator()<1>();
     const int64_t groups = cols / kWide;
-    if (groups <= 2 * kThreads) return held.template operator()<2, kThreads>();
+    if (groups <= 2 * kThreads) return in_registers.template operator()<2, kThreads>();
     if constexpr (sizeof(X) == 2) {
-      if (groups <= 4 * kThreads) return held.template operator()<4, kThreads>();
-      if (groups <= 8 * kThreads) return held.template operator()<4, 2 * kThreads>();
-      if (groups <= 16 * kThreads) return held.template operator()<4, 4 * kThreads>();
+      if (groups <= 4 * kThreads) return in_registers.template operator()<4, kThreads>();
+      if (groups <= 8 * kThreads) return in_registers.template operator()<4, 2 * kThreads>();
+      if (groups <= 16 * kThreads) return in_registers.template operator()<4, 4 * kThreads>();
     }
     return any.template operator()<kWide>();
   });

@@ -123,8 +123,8 @@ __device__ float tree_sum(const Value& value, int64_t count) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto level = [&](const auto& of, int64_t n, float* to) {
     for (int64_t chunk = warp; chunk * kChunk < n; chunk += kTreeThreads / 32) {
-      const auto of_chunk = [&](int64_t i) { return of(chunk * kChunk + i); };
-      const float sum = chunk_tree(of_chunk, min(int64_t{kChunk}, n - chunk * kChunk));
+      const auto chunk_value = [&](int64_t i) { return of(chunk * kChunk + i); };
+      const float sum = chunk_tree(chunk_value, min(int64_t{kChunk}, n - chunk * kChunk));
       if (lane == 0) to[chunk] = sum;
     }
     __syncthreads();

@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864) of pairs of a head's elements:
+// Computes rotary position embedding (Su et al., arXiv:2104.09864) of pairs of a head's elements:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
 #include "backend/cuda/device.cuh"
 
@@ -22,8 +22,8 @@ __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t 
   }
 }
 
-// A block turns a token: a thread a group of N pairs, in every so many heads. The elements of a pair are `pairs` apart,
-// or neighbours.
+// Rotates a token in a block: a thread takes a group of N pairs, in every `together`-th head. The elements of a pair
+// are `pairs` apart, or neighbours.
 template <bool kInterleaved, int N, class T>
 __global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> table, int64_t table_rows, int heads,
                             int dim, int pairs, float sign) {
@@ -45,7 +45,7 @@ __global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> tab
     T* const one = x.at(token, int64_t{head} * dim + (kInterleaved ? 2 * pair : pair));
     T* const other = one + (kInterleaved ? N : pairs);
     auto low = load_floats<N>(one), high = load_floats<N>(other);
-    // Element i of the 2 N that were loaded.
+    // Returns element i of the 2 N that were loaded.
     const auto at = [&](int i) -> float& { return i < N ? low[i] : high[i - N]; };
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -71,8 +71,8 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t s
   Frequencies frequencies{};
   std::ranges::copy(attrs.frequencies, frequencies.f);
   return [table, frequencies, attention_factor = attrs.attention_factor, stream](const RuntimeScalars&) {
-    rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(Rows<float>(table), table.rows(),
-                                                                              table.cols() / 2, frequencies, attention_factor);
+    rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(
+        Rows<float>(table), table.rows(), table.cols() / 2, frequencies, attention_factor);
     check_launch("rope_table");
   };
 }

@@ -22,14 +22,14 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }  // namespace
 
 CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> extents,
-                       std::initializer_list<int64_t> strides, std::initializer_list<int> boxes, bool ahead) {
+                       std::initializer_list<int64_t> strides, std::initializer_list<int> box_extents, bool ahead) {
   static const auto encode = encoder();
   constexpr size_t kMost = 3;
   cuuint64_t extent[kMost], stride[kMost];
   cuuint32_t box[kMost], step[kMost] = {1, 1, 1};
   std::ranges::transform(extents, extent, [](int64_t x) { return static_cast<cuuint64_t>(x); });
   std::ranges::transform(strides, stride, [](int64_t x) { return static_cast<cuuint64_t>(x) * sizeof(BFloat16); });
-  std::ranges::transform(boxes, box, [](int x) { return static_cast<cuuint32_t>(x); });
+  std::ranges::transform(box_extents, box, [](int x) { return static_cast<cuuint32_t>(x); });
   CUtensorMap map;
   const CUresult status = encode(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(extents.size()), const_cast<BFloat16*>(data),

@@ -15,6 +15,7 @@ namespace snug::cuda {
 // read as zeros, and not written. Data begin at a multiple of 16 bytes, and strides are such multiples. `ahead` makes
 // the L2 cache read 256 bytes where fewer are asked for. It may be called from any thread.
 CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> extents,
-                       std::initializer_list<int64_t> strides, std::initializer_list<int> boxes, bool ahead = true);
+                       std::initializer_list<int64_t> strides, std::initializer_list<int> box_extents,
+                       bool ahead = true);
 
 }  // namespace snug::cuda

@@ -1,11 +1,11 @@
 // Computes products by warpgroups, Hopper's wgmma: four warps multiply 64 rows, right factors (and left ones that are
 // not in registers) are read from shared memory, and sums become valid at a wait, so that other work goes on meanwhile.
-// A warpgroup of its own fetches tiles into rings ahead of those that multiply. This works only in code for sm_90a;
-// warpgroups() says whether this device runs such code.
+// A producer warpgroup fetches tiles into rings ahead of the consumer warpgroups, which multiply. This works only in
+// code for sm_90a; warpgroups() says whether this device runs such code.
 //
-// A tile lies in panels of 64 columns, one after the other; a panel's row is 128 bytes, whose 16-byte pieces are
-// permuted by the row (the 128-byte swizzle; tiles start at multiples of 1024 bytes). Rows and columns of sums lie in
-// threads as those of mma.sync.
+// A tile lies in shared memory as smem tiles of 64 columns, one after the other, each as one copy of the Tensor Memory
+// Accelerator brings it: its rows are 128 bytes, whose 16-byte chunks are permuted by the row (the 128-byte swizzle),
+// and it starts at a multiple of 1024 bytes. Rows and columns of sums lie in threads as those of mma.sync.
 #pragma once
 
 #include "backend/cuda/fragments.cuh"
@@ -20,7 +20,7 @@ namespace snug::cuda {
 
 bool warpgroups();
 
-inline constexpr int kPanel = 64, kRowBytes = 128, kTileAlignment = 1024;
+inline constexpr int kSmemTileColumns = 64, kRowBytes = 128, kTileAlignment = 1024;
 
 // Returns the first multiple of kTileAlignment in dynamic shared memory.
 __device__ inline uint32_t tiles_start() {
@@ -36,9 +36,9 @@ template <int pending>
 __device__ void wait_products() {
   SNUG_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
-// Keeps the compiler from moving uses of sums over a wait.
+// Fences registers: keeps the compiler from moving uses of sums over a wait.
 template <int N>
-__device__ void settle(Sum (&sums)[N]) {
+__device__ void fence(Sum (&sums)[N]) {
 #pragma unroll
   for (int n = 0; n < N; n++)
 #pragma unroll
@@ -46,10 +46,10 @@ __device__ void settle(Sum (&sums)[N]) {
 }
 
 // Returns the descriptor of a matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), with the
-// 128-byte swizzle. Eight rows are 1024 bytes; `panels` is the distance of panels, used if the columns are not summed
-// over.
-__device__ inline uint64_t matrix_at(uint32_t address, uint32_t panels = 16) {
-  return uint64_t{address / 16} | uint64_t{panels / 16} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
+// 128-byte swizzle. Eight rows are 1024 bytes; `leading_bytes` is the distance from one smem tile to the next, used if
+// the columns are not summed over.
+__device__ inline uint64_t matrix_at(uint32_t address, uint32_t leading_bytes = 16) {
+  return uint64_t{address / 16} | uint64_t{leading_bytes / 16} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
 }
 
 // Returns the matrix that begins `bytes` bytes after another: only the descriptor's lower word changes.
@@ -69,30 +69,29 @@ __device__ inline uint64_t moved(uint64_t matrix, int bytes) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
   "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// ---- Warpgroups that fetch, and warpgroups that multiply
-// ----------------------------------------------------------------
+// ---- Producer and consumer warpgroups -------------------------------------------------------------------------------
 
-// Gives the number of threads: some warpgroups that multiply, two unless given, and one that fetches, which comes last.
+// Gives the number of threads: some consumer warpgroups, two unless given, and the producer, which comes last.
 template <int groups>
 inline constexpr int kThreadsOf = 128 * (groups + 1);
 inline constexpr int kPipelineThreads = kThreadsOf<2>;
-// Gives the registers of a thread that fetches, and of one that multiplies.
+// Gives the registers of a producer's thread, and of a consumer's.
 template <int groups>
-inline constexpr int kFetchRegistersOf = groups == 2 ? 40 : 32;
+inline constexpr int kProducerRegistersOf = groups == 2 ? 40 : 32;
 template <int groups>
-inline constexpr int kProductRegistersOf = groups == 2 ? 232 : 160;
-inline constexpr int kFetchRegisters = kFetchRegistersOf<2>, kProductRegisters = kProductRegistersOf<2>;
+inline constexpr int kConsumerRegistersOf = groups == 2 ? 232 : 160;
+inline constexpr int kProducerRegisters = kProducerRegistersOf<2>, kConsumerRegisters = kConsumerRegistersOf<2>;
 
 template <int groups = 2>
-__device__ bool fetches() {
+__device__ bool is_producer() {
   return threadIdx.x >= 128 * groups;
 }
 template <int registers>
-__device__ void give_registers() {
+__device__ void deallocate_registers() {
   SNUG_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 template <int registers>
-__device__ void take_registers() {
+__device__ void allocate_registers() {
   SNUG_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 

@@ -223,7 +223,7 @@ std::optional<MemoryReducer::OptionCost> MemoryReducer::measured_cost(Point p, s
     if (freed <= 0) continue;
     const double price = (evaluator_.evaluate(p).seconds - seconds) / freed;
     return OptionCost{option.kind == MemoryOption::Kind::States ? price * static_cast<double>(p.cut.passes) : price,
-                 p.positions[d]};
+                      p.positions[d]};
   }
   return std::nullopt;
 }

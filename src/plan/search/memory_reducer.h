@@ -90,8 +90,8 @@ class MemoryReducer {
   const int ranks_;
   Caps caps_;
   bool rough_ = false;
-  uint64_t began_at_ = 0;                // Evaluator::ops() when the caps were set
-  Footprint around_;                     // bytes that loading, saving and evaluating took beside what persists
+  uint64_t began_at_ = 0;                    // Evaluator::ops() when the caps were set
+  Footprint around_;                         // bytes that loading, saving and evaluating took beside what persists
   std::map<std::string, OptionCost> costs_;  // valid under any caps
   std::set<std::string> worthless_;
 };

@@ -5,10 +5,10 @@
 
 namespace snug::cuda {
 
-inline constexpr int kTurned = 128;  // rows and columns of a tile
+inline constexpr int kTransposeTile = 128;  // rows and columns of a tile
 
 // Transposes bytes: word c becomes byte c of each of the four words.
-__device__ inline void turn(uint32_t (&w)[4]) {
+__device__ inline void transpose_bytes(uint32_t (&w)[4]) {
   const uint32_t low01 = __byte_perm(w[0], w[1], 0x5140), high01 = __byte_perm(w[0], w[1], 0x7362);
   const uint32_t low23 = __byte_perm(w[2], w[3], 0x5140), high23 = __byte_perm(w[2], w[3], 0x7362);
   w[0] = __byte_perm(low01, low23, 0x5410);
@@ -18,15 +18,16 @@ __device__ inline void turn(uint32_t (&w)[4]) {
 }
 
 // Computes y = x^T, of bytes that `source` writes 16 at a time: source.from(col) returns a reader, whose fetch(row)
-// requests what makes those of a row, and whose put(fetched, to) makes them. Rows and columns are in 16s. A thread
+// requests the data of a row's bytes, and whose put(fetched, to) writes these. Rows and columns are in 16s. A thread
 // takes 16 bytes of some rows, all of which it requests first, always from one column, and writes 16 of each of four
 // columns. Word c of row r lies at c + 4 (r / 16), so that threads that read 16 rows below one another use different
 // banks. The last rows come first: if x has just been read from its first row on, they are still in the L2 cache.
 template <class Source>
-__global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t rows, int64_t cols, Rows<uint8_t> y) {
-  constexpr int kWords = kTurned / 4, kQuads = kTurned / 16, kLines = kTurned * kQuads / kThreads;
-  __shared__ __align__(16) uint32_t tile[kTurned][kWords];
-  const int64_t row = int64_t{gridDim.y - 1 - blockIdx.y} * kTurned, col = int64_t{blockIdx.x} * kTurned;
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(Source source, int64_t rows, int64_t cols, Rows<uint8_t> y) {
+  constexpr int kWords = kTransposeTile / 4, kQuads = kTransposeTile / 16, kLines = kTransposeTile * kQuads / kThreads;
+  __shared__ __align__(16) uint32_t tile[kTransposeTile][kWords];
+  const int64_t row = int64_t{gridDim.y - 1 - blockIdx.y} * kTransposeTile, col = int64_t{blockIdx.x} * kTransposeTile;
   const int thread = static_cast<int>(threadIdx.x), quad = thread % kQuads;
   if (col + 16 * quad < cols) {
     const auto bytes = source.from(col + 16 * quad);
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t r
       bytes.put(fetched[i], reinterpret_cast<uint8_t*>(&tile[line(i)][4 * ((quad + line(i) / 16) % kQuads)]));
   }
   __syncthreads();
-  const int word = thread / kQuads, below = 16 * quad;  // this thread's columns, and its rows
+  const int word = thread / kQuads, below = 16 * quad;  // first column by four, and first row, of this thread
   if (row + below >= rows || col + 4 * word >= cols) return;
   Pack<uint32_t, 4> columns[4];
 #pragma unroll
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t r
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) w[i] = tile[below + 4 * four + i][(word + 4 * quad) % kWords];
-    turn(w);
+    transpose_bytes(w);
 #pragma unroll
     for (int i = 0; i < 4; i++) columns[i][four] = w[i];
   }
@@ -55,7 +56,9 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t r
   for (int i = 0; i < 4; i++) save<4>(reinterpret_cast<uint32_t*>(y.at(col + 4 * word + i, row + below)), columns[i]);
 }
 
-inline dim3 turned_tiles(const TensorView& x) { return {blocks_of(x.cols(), kTurned), blocks_of(x.rows(), kTurned)}; }
+inline dim3 transpose_grid(const TensorView& x) {
+  return {blocks_of(x.cols(), kTransposeTile), blocks_of(x.rows(), kTransposeTile)};
+}
 
 // Returns whether columns come in 16s, and rows begin at multiples of 16 bytes.
 inline bool in_sixteens(const TensorView& view) {
