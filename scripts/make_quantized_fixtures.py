@@ -17,6 +17,7 @@ Needs torch, transformers 5 and compressed-tensors.
 """
 import json
 import pathlib
+import re
 import shutil
 import sys
 
@@ -186,11 +187,16 @@ def of_compressed_tensors(form, scale_dtype=torch.bfloat16, extra=(), **weights)
     return config, lambda w, rng: compressed(w, rng, form=form, scale_dtype=scale_dtype, extra=extra, **weights)
 
 
-def of_gptq(bits, group=GROUP, symmetric=True, order=False, v2=False, with_index=True):
+def of_gptq(bits, group=GROUP, symmetric=True, order=False, v2=False, with_index=True, dynamic=None):
     config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": order, "sym": symmetric,
               "checkpoint_format": "gptq_v2" if v2 else "gptq", "damp_percent": 0.1}
-    return config, lambda w, rng: gptq(w, rng, bits=bits, group=group, symmetric=symmetric, order=order, v2=v2,
-                                       with_index=with_index)
+    config |= {"dynamic": dynamic} if dynamic else {}
+
+    def quantise(weight, rng, own={}):
+        size, ordered = own.get("group_size", group), own.get("desc_act", order)
+        return gptq(weight, rng, bits=own.get("bits", bits), group=size, symmetric=symmetric, order=ordered, v2=v2,
+                    with_index=with_index or ordered)
+    return config, quantise
 
 
 def of_fp8(**how):
@@ -225,6 +231,10 @@ MODELS = {
     "fp8_ragged": of_fp8(block=[32, 24]),
     "fp8_tensor": of_fp8(extra=("activation_scale",)),
     "fp8_rows": of_fp8(rows=True, name="weight_scale"),
+    "gptq_dynamic": of_gptq(4, with_index=False, dynamic={
+        r".*\.mlp\.(down|up)": {"bits": 8, "group_size": 8, "damp_percent": 0.05},
+        r"+:model\.layers\.0\.self_attn\.q_": {"desc_act": True}, r"-:.*\.v_proj": {}, r".*v_proj": {"bits": 2},
+        r".*o_proj": {"group_size": -1}, "layers": {"bits": 2}}),
 }
 # transformers makes whole blocks of the matrices of float_block and fp8_ragged, and rounds activations in float_tensor.
 LOADED = [name for name in MODELS
@@ -237,13 +247,22 @@ def loss_of(model, ids):
     return loss.item() / count
 
 
+def rule_of(config, module):
+    """What the first key of GPTQ's "dynamic" says that the module's name begins as; None where it stays plain."""
+    for key, own in config.get("dynamic", {}).items():
+        if re.match(key.removeprefix("-:").removeprefix("+:"), module):
+            return None if key.startswith("-:") else own
+    return {}
+
+
 def make_model(folder, weights, config, quantise, rng):
     stored, plain = {}, {}
     for name, value in weights.items():
-        if not is_linear(name):
+        own = rule_of(config, name.removesuffix(".weight"))
+        if not is_linear(name) or own is None:
             stored[name] = plain[name] = value
             continue
-        parts, plain[name] = quantise(value, rng)
+        parts, plain[name] = quantise(value, rng, **({"own": own} if own else {}))
         stored |= {name.removesuffix("weight") + part: tensor.contiguous() for part, tensor in parts.items()}
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     save_file(plain, folder / "expected.safetensors")

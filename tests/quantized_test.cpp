@@ -27,6 +27,7 @@ constexpr uint64_t kMost = 1 << 20;
 
 // A file of tensors, taken apart.
 struct Tensors {
+  Tensors() = default;
   explicit Tensors(const fs::path& file) {
     const std::string bytes = read_text(file, kMost);
     const auto length = load<uint64_t>(std::as_bytes(std::span(bytes)).data());
@@ -43,12 +44,22 @@ struct Tensors {
     header[to] = header.at(from);
     header.erase(from);
   }
+  void remove(const std::string& tensor) {
+    Tensors rest;
+    for (const auto& [name, entry] : header.items()) {
+      const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+      if (name != tensor)
+        rest.add(name, entry["dtype"].get<std::string>(), entry["shape"], data.substr(begin, end - begin));
+    }
+    *this = std::move(rest);
+  }
   char* at(const std::string& tensor) { return data.data() + header.at(tensor)["data_offsets"][0].get<size_t>(); }
   template <class T>
   void set(const std::string& tensor, size_t i, T value) {
     std::memcpy(at(tensor) + i * sizeof(T), &value, sizeof(T));
   }
-  void add(const std::string& tensor, const char* dtype, const std::vector<int64_t>& shape, const std::string& bytes) {
+  void add(const std::string& tensor, const std::string& dtype, const std::vector<int64_t>& shape,
+           const std::string& bytes) {
     header[tensor] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
     data += bytes;
   }
@@ -106,10 +117,10 @@ class Quantized : public testing::Test {
 
 class QuantizedFormats : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, QuantizedFormats,
-                         testing::Values("gptq4", "gptq4_order", "gptq2_v2", "gptq8", "awq", "int8_channel",
-                                         "int8_tensor", "int8_group", "packed4", "packed4_zeros", "packed8",
-                                         "float_channel", "float_tensor", "float_block", "fp8_block", "fp8_ragged",
-                                         "fp8_tensor", "fp8_rows"),
+                         testing::Values("gptq4", "gptq4_order", "gptq2_v2", "gptq8", "gptq_dynamic", "awq",
+                                         "int8_channel", "int8_tensor", "int8_group", "packed4", "packed4_zeros",
+                                         "packed8", "float_channel", "float_tensor", "float_block", "fp8_block",
+                                         "fp8_ragged", "fp8_tensor", "fp8_rows"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(QuantizedFormats, ValuesAreBitIdenticalToTheFormatsOwn) {
@@ -207,6 +218,14 @@ TEST_F(Quantized, AGroupIndexSaysWhichScaleAColumnHas) {
   EXPECT_EQ(bytes_of(kDown + "weight"), bytes_of(kFixtures / "packed4" / "expected.safetensors", kDown + "weight"));
 }
 
+TEST_F(Quantized, ANoteSaysWhichModulesHaveBitsAndGroupsOfTheirOwn) {
+  copy("gptq_dynamic");
+  EXPECT_THAT(import(),
+              ElementsAre(HasSubstr("gptq, 4 bits, groups of 16: 6 weights, 1 of them gptq, 4 bits, a scale for each "
+                                    "row, 2 of them gptq, 8 bits, groups of 8 are written in bf16"),
+                          testing::_));
+}
+
 TEST_F(Quantized, TheLastWordOfARowMayBeFilledUp) {
   constexpr int64_t kCols = 43;
   copy("packed4", [](Tensors& tensors) { tensors.set(kDown + "weight_shape", 1, kCols); });
@@ -281,6 +300,65 @@ TEST_F(Quantized, RefusesSchemesOfCompressedTensorsThatAreNotRead) {
         groups["group_1"]["weights"]["num_bits"] = 8;
       },
       "config_groups.group_1': found an object of 4 keys, expected the weights of the group before it");
+}
+
+TEST_F(Quantized, GroupsInAnOrderOfTheirOwnNeedAnIndex) {
+  const std::string index = kDown + "g_idx";
+  const auto without = [&](Tensors& t) { t.remove(index); };
+  const auto order = [](Json& config) -> Json& { return config["quantization_config"]["desc_act"]; };
+  for (const char* fixture : {"gptq4", "gptq4_order"}) {
+    SCOPED_TRACE(fixture);
+    copy(fixture, without);
+    configure([&](Json& config) { order(config) = true; });
+    expect_refused({"tensor '" + kDown + "qweight': found groups of 16 columns and no '" + index + "', expected it",
+                    "config.json, key 'quantization_config.desc_act' says that they do not follow each other"});
+    configure([&](Json& config) { order(config) = false; });
+    import();
+    fs::remove_all(out_);
+  }
+  // A row that is one group has no order.
+  copy("gptq2_v2", without);
+  configure([&](Json& config) { order(config) = true; });
+  import();
+  fs::remove_all(out_);
+  for (const Json& value : {Json("group"), Json("dynamic"), Json(true)}) {
+    SCOPED_TRACE(value.dump());
+    copy("packed4");
+    const auto set = [&](const Json& to) {
+      configure(
+          [&](Json& config) { config["quantization_config"]["config_groups"]["group_0"]["weights"]["actorder"] = to; });
+    };
+    set(value);
+    expect_refused(
+        {"weight_packed': found groups of 16 columns and no 'model.layers.0.", "weights.actorder' says that"});
+    set("weight");
+    import();
+    fs::remove_all(out_);
+    set("else");
+    expect_refused({"weights.actorder': found \"else\", expected \"group\" or \"weight\""});
+  }
+}
+
+TEST_F(Quantized, RulesForModulesAreHonouredOrRefusedByKey) {
+  const std::string qweight = "model.safetensors, tensor '" + kDown + "qweight': found I32 [12, 32], expected ";
+  const auto refused = [&](const Json& rules, const std::string& message) {
+    SCOPED_TRACE(message);
+    copy("gptq_dynamic");
+    configure([&](Json& config) { config["quantization_config"]["dynamic"] = rules; });
+    expect_refused({message});
+  };
+  const std::string key = "config.json, key 'quantization_config.dynamic";
+  refused({{"a", {{"bits", 3}}}}, key + ".a.bits': found 3, expected 2, 4 or 8");
+  refused({{"a", {{"bits", 4}, {"rotation", "hadamard"}}}},
+          key + ".a.rotation': found \"hadamard\", expected \"bits\"");
+  refused({{"a)(b", {{"bits", 4}}}}, key + ".a)(b': found 'a)(b', expected a regular expression");
+  refused({{"+:a", 4}}, key + ".+:a': found 4, expected an object");
+  refused({{"-:.*down", Json::object()}},
+          qweight + "no codes: '-:.*down' among the keys of 'dynamic' in config.json leaves the module plain");
+  refused({{".*down", {{"bits", 8}, {"group_size", 8}}}, {".*do", {{"bits", 8}}}},
+          qweight + "one key of 'dynamic' for it: '.*do' and '.*down' of config.json say otherwise");
+  // Without the rules the codes are other ones.
+  refused(Json::object(), "qzeros': found I32 [6, 8], expected I32 [6, 4]");
 }
 
 TEST_F(Quantized, RefusesAPlainModel) {
@@ -383,15 +461,7 @@ TEST_F(Quantized, RefusesTensorsThatNoSuchModelHas) {
   copy("fp8_block", [](Tensors& t) {
     const Json header = t.header;
     for (const auto& [name, entry] : header.items())
-      if (entry["dtype"] == "F8_E4M3" || name.ends_with("_inv")) t.header.erase(name);
-    Tensors plain = t;
-    plain.header.clear();
-    plain.data.clear();
-    for (const auto& [name, entry] : t.header.items()) {
-      const Json& range = entry["data_offsets"];
-      plain.add(name, "BF16", entry["shape"], t.data.substr(range[0], range[1].get<size_t>() - range[0].get<size_t>()));
-    }
-    t = plain;
+      if (entry["dtype"] == "F8_E4M3" || name.ends_with("_inv")) t.remove(name);
   });
   expect_refused({"found no tensor '*.weight' of F8_E4M3, as fp8 stores them"});
 }

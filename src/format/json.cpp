@@ -108,10 +108,11 @@ std::string JsonObject::string(std::string_view key, std::optional<std::string> 
 
 JsonObject JsonObject::object(std::string_view key) const { return JsonObject(at(key), source_, path_to(key)); }
 
+std::string JsonObject::where(std::string_view key) const { return fmt::format("{}, key '{}'", source_, path_to(key)); }
+
 void JsonObject::fail(std::string_view key, std::string_view expected) const {
   const auto found = value_->find(key);
-  user_error("{}, key '{}': found {}, expected {}", source_, path_to(key),
-             found == value_->end() ? "nothing" : shortened(*found), expected);
+  user_error("{}: found {}, expected {}", where(key), found == value_->end() ? "nothing" : shortened(*found), expected);
 }
 
 std::string JsonObject::path_to(std::string_view key) const {

@@ -38,6 +38,8 @@ class JsonObject {
   const Json& at(std::string_view key) const;
   const Json& value() const { return *value_; }
 
+  // Returns "<file>, key '<place.key>'".
+  std::string where(std::string_view key) const;
   // Throws UserError "<file>, key '<place.key>': found <value>, expected <expected>".
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const;
 

@@ -35,16 +35,59 @@ void parse_bits(const JsonObject& config, const char* key, QuantizationConfig& r
   if (result.bits != 2 && result.bits != 4 && result.bits != 8) config.fail(key, "2, 4 or 8");
 }
 
-QuantizationConfig parse_gptq(const JsonObject& config) {
+// The keys of GPTQ that may differ from module to module: of those that are left out `result` has the model's. Groups
+// in an order of their own are told apart by an index alone; a row that is one group needs none.
+void parse_gptq_codes(const JsonObject& config, QuantizationConfig& result, bool required) {
+  constexpr const char* kOrder = "desc_act";
+  if (required || config.has("bits")) parse_bits(config, "bits", result);
+  if (required || config.has(kGroupSize)) parse_group_size(config, kGroupSize, result);
+  if (config.has(kOrder)) result.ordered_by = config.boolean(kOrder) ? config.where(kOrder) : "";
+}
+
+// Its keys are regular expressions behind "-:", of modules that are plain, or "+:" or nothing, of modules that have
+// bits and groups of their own. A name must begin as they say.
+std::vector<ModuleRule> parse_module_rules(const JsonObject& config, const QuantizationConfig& of_model) {
+  constexpr const char* kRules = "dynamic";
+  // These decided which codes were chosen, and decide nothing of what they stand for.
+  constexpr std::array<std::string_view, 9> kOfQuantiser{"sym",
+                                                         "damp_percent",
+                                                         "damp_auto_increment",
+                                                         "static_groups",
+                                                         "true_sequential",
+                                                         "mse",
+                                                         "act_group_aware",
+                                                         "fallback",
+                                                         "v2"};
+  std::vector<ModuleRule> rules;
+  if (!config.has(kRules)) return rules;
+  const JsonObject dynamic = config.object(kRules);
+  for (const auto& [key, value] : dynamic.value().items()) {
+    const bool plain = key.starts_with("-:");
+    const std::string expression = plain || key.starts_with("+:") ? key.substr(2) : key, place = dynamic.where(key);
+    Pattern{expression, place};  // refuses one that is none by itself
+    ModuleRule rule{key, Pattern(fmt::format("(?:{})[\\s\\S]*", expression), place), plain, of_model};
+    if (!plain) {
+      const JsonObject own = dynamic.object(key);
+      for (const auto& [name, ignored] : own.value().items())
+        if (name != "bits" && name != kGroupSize && name != "desc_act" &&
+            std::ranges::find(kOfQuantiser, name) == kOfQuantiser.end())
+          own.fail(name, "\"bits\", \"group_size\" or \"desc_act\": what else modules may differ by is not read");
+      parse_gptq_codes(own, rule.config, /*required=*/false);
+    }
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+QuantizationScheme parse_gptq(const JsonObject& config) {
   QuantizationConfig result{.method = Gptq};
-  parse_bits(config, "bits", result);
-  parse_group_size(config, kGroupSize, result);
+  parse_gptq_codes(config, result, /*required=*/true);
   const char* key = config.has("checkpoint_format") ? "checkpoint_format" : "format";
   const std::string format = config.string(key, "gptq");
   if (format != "gptq" && format != "gptq_v2") config.fail(key, "\"gptq\" or \"gptq_v2\"");
   result.zeros_less_one = format == "gptq";
   refuse_other(config, {"is_marlin_format", "rotation", "adapter"});
-  return result;
+  return {result, parse_module_rules(config, result)};
 }
 
 // Its keys have older names, and newer ones.
@@ -80,6 +123,17 @@ constexpr const char* kFormatKey = "format";
 constexpr std::array<std::string_view, 4> kFormats{"pack-quantized", "int-quantized", "float-quantized",
                                                    "naive-quantized"};
 
+// In which order columns were taken into groups. In the one of weights they follow each other.
+void parse_order(const JsonObject& weights, QuantizationConfig& result) {
+  constexpr const char* kOrder = "actorder";
+  if (!weights.has(kOrder) || weights.at(kOrder) == false) return;
+  const std::string order = weights.at(kOrder) == true ? "group" : weights.string(kOrder);
+  if (order == "group" || order == "dynamic")
+    result.ordered_by = weights.where(kOrder);
+  else if (order != "weight" && order != "static")
+    weights.fail(kOrder, "\"group\" or \"weight\"");
+}
+
 // `weights` of one of compressed-tensors' groups; `named` is the object that says the format.
 QuantizationConfig parse_scheme(const JsonObject& weights, const JsonObject& named) {
   const std::string format = named.string(kFormatKey, "dense");
@@ -113,6 +167,7 @@ QuantizationConfig parse_scheme(const JsonObject& weights, const JsonObject& nam
   }
   if (result.strategy != ScaleStrategy::Group) result.group_size = 0;
   if (strategy == "group" && result.group_size == 0) weights.fail("group_size", "1 and more");
+  parse_order(weights, result);
   return result;
 }
 
@@ -158,18 +213,18 @@ std::optional<QuantizationMethod> quantization_method(const JsonObject& quantiza
   return static_cast<QuantizationMethod>(found - kMethods.begin());
 }
 
-QuantizationConfig parse_quantization_config(const JsonObject& quantization) {
+QuantizationScheme parse_quantization_config(const JsonObject& quantization) {
   const auto method = quantization_method(quantization);
   if (!method) quantization.fail("quant_method", fmt::format("one of \"{}\"", fmt::join(kMethods, "\", \"")));
   switch (*method) {
     case Gptq:
       return parse_gptq(quantization);
     case Awq:
-      return parse_awq(quantization);
+      return {parse_awq(quantization)};
     case CompressedTensors:
-      return parse_compressed_tensors(quantization);
+      return {parse_compressed_tensors(quantization)};
     case Fp8:
-      return parse_fp8(quantization);
+      return {parse_fp8(quantization)};
   }
   internal_error("a method of quantisation has no reader");
 }

@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "format/json.h"
+#include "format/pattern.h"
 
 namespace snug {
 
@@ -30,7 +32,22 @@ struct QuantizationConfig {
   int64_t block_rows = 0, block_cols = 0;  // of Block
   bool zero_points = true;                 // they must be there; compressed-tensors leaves out those of symmetric codes
   bool zeros_less_one = false;             // GPTQ's first checkpoint format stores a zero point less 1
+  std::string ordered_by{};                // the key by which columns lie in groups that only an index tells; or none
   bool operator==(const QuantizationConfig&) const = default;
+};
+
+// What GPTQ's "dynamic" says of the modules whose names begin as its expression says.
+struct ModuleRule {
+  std::string key;    // as it stands there, with "+:" or "-:"
+  Pattern begins;     // matches all of such a name
+  bool plain = true;  // these are not quantised
+  QuantizationConfig config{};
+};
+
+// How the linears of a model are quantised. The first rule that a module's name matches holds for it.
+struct QuantizationScheme {
+  QuantizationConfig config{};
+  std::vector<ModuleRule> rules{};
 };
 
 // Where config.json says how a model is quantised; the second is compressed-tensors' older name.
@@ -45,7 +62,7 @@ std::string_view name(QuantizationMethod method);
 
 // UserError naming file, key, found and expected for another method, and for formats, layouts and numbers of bits that
 // are not read.
-QuantizationConfig parse_quantization_config(const JsonObject& quantization);
+QuantizationScheme parse_quantization_config(const JsonObject& quantization);
 
 // "gptq, 4 bits, groups of 128".
 std::string describe(const QuantizationConfig& config);

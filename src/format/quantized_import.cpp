@@ -1,6 +1,7 @@
 #include "format/quantized_import.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -20,7 +21,7 @@ Json read_config(const fs::path& directory) {
   return parse_json(read_text(path, kMaxConfigBytes), path.string());
 }
 
-QuantizationConfig read_quantization(const fs::path& directory) {
+QuantizationScheme read_quantization(const fs::path& directory) {
   const std::string source = (directory / "config.json").string();
   const Json config = read_config(directory);
   const auto quantization = find_quantization(JsonObject(config, source));
@@ -33,11 +34,11 @@ QuantizationConfig read_quantization(const fs::path& directory) {
 // What the files say, before any values are read.
 struct QuantizedModel {
   explicit QuantizedModel(const fs::path& directory)
-      : config(read_quantization(directory)),
+      : scheme(read_quantization(directory)),
         index(SafetensorsIndex::open_model(directory)),
-        tensors(find_quantized(index, config)) {}
+        tensors(find_quantized(index, scheme)) {}
 
-  QuantizationConfig config;
+  QuantizationScheme scheme;
   SafetensorsIndex index;
   QuantizedTensors tensors;
 };
@@ -67,12 +68,23 @@ void write_values(QuantizedReader reader, const QuantizedWeight& weight, File& t
   }
 }
 
+// ", 2 of them gptq, 8 bits, groups of 16", of weights that the config says something else of.
+std::string others_of(const QuantizationConfig& config, const QuantizedTensors& tensors) {
+  std::map<std::string, int> others;
+  for (const QuantizedWeight& weight : tensors.weights)
+    if (weight.config.bits != config.bits || weight.config.group_size != config.group_size)
+      others[describe(weight.config)]++;
+  std::string text;
+  for (const auto& [words, count] : others) text += fmt::format(", {} of them {}", count, words);
+  return text;
+}
+
 std::vector<std::string> notes_on(const QuantizationConfig& config, const QuantizedTensors& tensors) {
   std::vector<std::string> notes{
       fmt::format(
-          "{}: {} weights are written in bf16, each value what its code stands for but for rounding, by 1 in 512 "
+          "{}: {} weights{} are written in bf16, each value what its code stands for but for rounding, by 1 in 512 "
           "at most; {} tensors are copied",
-          describe(config), tensors.weights.size(), tensors.plain.size()),
+          describe(config), tensors.weights.size(), others_of(config, tensors), tensors.plain.size()),
       "the model is plain from here on: --method full trains all of it, and --base-format int8, nf4 or fp8 rounds its "
       "linears anew"};
   if (!tensors.not_used.empty())
@@ -121,7 +133,7 @@ std::vector<std::string> import_quantized(const fs::path& directory, const fs::p
   for (size_t i = 0; i < written.size(); ++i) {
     if (i < tensors.weights.size()) {
       const QuantizedWeight& weight = tensors.weights[i];
-      write_values(QuantizedReader(model.index, model.config, weight), weight, weights, layout.offset[i]);
+      write_values(QuantizedReader(model.index, weight), weight, weights, layout.offset[i]);
       continue;
     }
     const SafetensorsEntry& entry = *tensors.plain[i - tensors.weights.size()];
@@ -129,7 +141,7 @@ std::vector<std::string> import_quantized(const fs::path& directory, const fs::p
   }
   weights.sync();
   pending.publish();
-  return notes_on(model.config, tensors);
+  return notes_on(model.scheme.config, tensors);
 }
 
 }  // namespace snug

@@ -27,18 +27,17 @@ std::vector<T> read_values(const SafetensorsIndex& index, const SafetensorsEntry
 
 }  // namespace
 
-QuantizedReader::QuantizedReader(const SafetensorsIndex& index, const QuantizationConfig& config,
-                                 const QuantizedWeight& weight)
+QuantizedReader::QuantizedReader(const SafetensorsIndex& index, const QuantizedWeight& weight)
     : index_(index),
-      config_(config),
+      config_(weight.config),
       weight_(weight),
       file_(File::open_read(index.files()[weight.codes->file], IoMode::Buffered)),
-      transposed_(config.method == QuantizationMethod::Gptq || config.method == QuantizationMethod::Awq),
-      in_word_(kWordBits / config.bits),
-      mask_((1u << config.bits) - 1),
+      transposed_(config_.method == QuantizationMethod::Gptq || config_.method == QuantizationMethod::Awq),
+      in_word_(kWordBits / config_.bits),
+      mask_((1u << config_.bits) - 1),
       codes_(static_cast<size_t>(std::min(kRows, weight.rows) * weight.cols)) {
-  if (weight.strategy == ScaleStrategy::Tensor) block_rows_ = weight.rows;
-  if (weight.strategy == ScaleStrategy::Block) block_rows_ = config.block_rows;
+  if (config_.strategy == ScaleStrategy::Tensor) block_rows_ = weight.rows;
+  if (config_.strategy == ScaleStrategy::Block) block_rows_ = config_.block_rows;
   read_groups();
   read_scales();
   read_zeros();
@@ -51,8 +50,8 @@ std::string QuantizedReader::place(const SafetensorsEntry& entry) const {
 
 void QuantizedReader::read_groups() {
   int64_t width = weight_.cols;
-  if (weight_.strategy == ScaleStrategy::Group) width = config_.group_size;
-  if (weight_.strategy == ScaleStrategy::Block) width = config_.block_cols;
+  if (config_.strategy == ScaleStrategy::Group) width = config_.group_size;
+  if (config_.strategy == ScaleStrategy::Block) width = config_.block_cols;
   groups_ = ceil_div(weight_.cols, width);
   if (!weight_.group_index) {
     for (int64_t c = 0; c < weight_.cols; ++c) group_of_.push_back(static_cast<int32_t>(c / width));

@@ -31,7 +31,8 @@ int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 class Finder {
  public:
-  Finder(const SafetensorsIndex& index, const QuantizationConfig& config) : index_(index), config_(config) {}
+  Finder(const SafetensorsIndex& index, const QuantizationScheme& scheme)
+      : index_(index), scheme_(scheme), config_(scheme.config) {}
 
   QuantizedTensors find() {
     refuse_absent();
@@ -70,6 +71,7 @@ class Finder {
     return kOtherParts;
   }
 
+  std::string_view index_name() const { return is_gptq() ? "g_idx" : "weight_g_idx"; }
   // What codes are called, and their type.
   std::string_view codes_name() const {
     return is_gptq() ? "qweight" : config_.codes == CodeType::Packed ? "weight_packed" : "weight";
@@ -127,40 +129,64 @@ class Finder {
   QuantizedWeight find_weight(const SafetensorsEntry& codes) {
     if (codes.dtype_name != codes_dtype() || codes.shape.size() != 2 || codes.bytes == 0)
       fail(codes, fmt::format("{}, two sizes above 0", codes_dtype()));
-    QuantizedWeight weight{.name = module_ + "weight", .codes = &codes, .strategy = config_.strategy};
+    QuantizedWeight weight{.name = module_ + "weight", .codes = &codes, .config = config_of_module(codes)};
     if (codes.name != weight.name && index_.find(weight.name))
       fail(codes, fmt::format("either this or '{}'", weight.name));
     if (is_gptq())
       find_gptq(weight);
     else
       find_other(weight);
+    if (!weight.group_index && weight.config.strategy == ScaleStrategy::Group && !weight.config.ordered_by.empty())
+      user_error(
+          "{}, tensor '{}': found groups of {} columns and no '{}', expected it to say the group of each column, as "
+          "{} says that they do not follow each other",
+          index_.files()[codes.file].string(), codes.name, weight.config.group_size,
+          module_ + std::string(index_name()), weight.config.ordered_by);
     if (weight.rows > kMaxSize || weight.cols > kMaxSize)
       fail(codes, fmt::format("at most {} rows and columns, not [{}, {}]", kMaxSize, weight.rows, weight.cols));
     return weight;
   }
 
-  int64_t words_of(int64_t codes) const { return divide_up(codes * config_.bits, kWordBits); }
-  int64_t groups_of(int64_t cols) const {
-    return config_.strategy == ScaleStrategy::Group ? divide_up(cols, config_.group_size) : 1;
+  // What the first rule says that a module's name matches. Keys of JSON have no order here, so that rules which differ
+  // are refused; but codes are of no module that is plain.
+  QuantizationConfig config_of_module(const SafetensorsEntry& codes) const {
+    const std::string_view module = std::string_view(module_).substr(0, module_.empty() ? 0 : module_.size() - 1);
+    const ModuleRule *found = nullptr, *plain = nullptr;
+    for (const ModuleRule& rule : scheme_.rules) {
+      if (!rule.begins.matches(module)) continue;
+      if (found && !rule.plain && rule.config != found->config)
+        fail(codes, fmt::format("one key of 'dynamic' for it: '{}' and '{}' of config.json say otherwise", found->key,
+                                rule.key));
+      (rule.plain ? plain : found) = &rule;
+    }
+    if (plain && !found)
+      fail(codes, fmt::format("no codes: '{}' among the keys of 'dynamic' in config.json leaves the module plain",
+                              plain->key));
+    return found ? found->config : config_;
+  }
+
+  static int64_t words_of(int64_t codes, int64_t bits) { return divide_up(codes * bits, kWordBits); }
+  static int64_t groups_of(const QuantizationConfig& config, int64_t cols) {
+    return config.strategy == ScaleStrategy::Group ? divide_up(cols, config.group_size) : 1;
   }
 
   void find_gptq(QuantizedWeight& weight) const {
     const Sizes& shape = weight.codes->shape;
-    const int64_t in_word = kWordBits / config_.bits;
-    weight.group_index = is_awq() ? nullptr : part("g_idx");
+    const int64_t bits = weight.config.bits, in_word = kWordBits / bits;
+    weight.group_index = is_awq() ? nullptr : part(index_name());
     weight.rows = is_awq() ? shape[1] * in_word : shape[1];
     weight.cols = is_awq() ? shape[0] : shape[0] * in_word;
     if (weight.group_index) {
       const Sizes& index = weight.group_index->shape;
       // The last word of a row may be filled up.
-      if (index.size() == 1 && index[0] <= weight.cols && words_of(index[0]) == shape[0]) weight.cols = index[0];
+      if (index.size() == 1 && index[0] <= weight.cols && words_of(index[0], bits) == shape[0]) weight.cols = index[0];
       check_form(*weight.group_index, {"I32"}, {{weight.cols}});
     }
-    const int64_t groups = groups_of(weight.cols);
+    const int64_t groups = groups_of(weight.config, weight.cols);
     weight.scales = &require("scales", *weight.codes);
     check_scales(*weight.scales, {{groups, weight.rows}});
     weight.zeros = &require("qzeros", *weight.codes);
-    check_form(*weight.zeros, {"I32"}, {{groups, words_of(weight.rows)}});
+    check_form(*weight.zeros, {"I32"}, {{groups, words_of(weight.rows, bits)}});
   }
 
   void find_other(QuantizedWeight& weight) const {
@@ -170,11 +196,11 @@ class Finder {
     if (config_.codes == CodeType::Packed) weight.cols = packed_cols(codes);
     const bool inverse = config_.method == QuantizationMethod::Fp8 && !part("weight_scale");
     weight.scales = &require(inverse ? "weight_scale_inv" : "weight_scale", codes);
-    const int64_t rows = weight.rows, groups = groups_of(weight.cols);
+    const int64_t rows = weight.rows, groups = groups_of(weight.config, weight.cols);
     const bool by_rows = weight.scales->shape == Sizes{rows, 1} || weight.scales->shape == Sizes{rows};
     if (config_.method == QuantizationMethod::Fp8 && config_.strategy == ScaleStrategy::Tensor && by_rows)
-      weight.strategy = ScaleStrategy::Row;
-    switch (weight.strategy) {
+      weight.config.strategy = ScaleStrategy::Row;
+    switch (weight.config.strategy) {
       case ScaleStrategy::Tensor:
         check_scales(*weight.scales, {{}, {1}, {1, 1}});
         break;
@@ -190,12 +216,13 @@ class Finder {
         break;
     }
     weight.zeros = config_.zero_points ? &require("weight_zero_point", codes) : part("weight_zero_point");
-    const bool by_rows_and_groups = weight.strategy == ScaleStrategy::Row || weight.strategy == ScaleStrategy::Group;
+    const bool by_rows_and_groups =
+        weight.config.strategy == ScaleStrategy::Row || weight.config.strategy == ScaleStrategy::Group;
     if (weight.zeros && config_.codes == CodeType::Packed && by_rows_and_groups && weight.zeros->dtype_name != "I8")
-      check_form(*weight.zeros, {"I32"}, {{words_of(rows), groups}});
+      check_form(*weight.zeros, {"I32"}, {{words_of(rows, config_.bits), groups}});
     else if (weight.zeros)
       check_form(*weight.zeros, {"I8"}, {weight.scales->shape});
-    weight.group_index = part("weight_g_idx");
+    weight.group_index = part(index_name());
     if (weight.group_index) check_form(*weight.group_index, {"I32"}, {{weight.cols}});
   }
 
@@ -207,22 +234,23 @@ class Finder {
     File::open_read(index_.files()[entry.file], IoMode::Buffered).read(entry.offset, bytes);
     const auto rows = load<int64_t>(bytes.data()), cols = load<int64_t>(bytes.data() + sizeof(int64_t));
     const int64_t most = codes.shape[1] * (kWordBits / config_.bits);
-    if (rows != codes.shape[0] || cols < 1 || cols > most || words_of(cols) != codes.shape[1])
+    if (rows != codes.shape[0] || cols < 1 || cols > most || words_of(cols, config_.bits) != codes.shape[1])
       user_error("{}, tensor '{}': found [{}, {}], expected [{}, {}], or less by what fills up the last word of a row",
                  index_.files()[entry.file].string(), entry.name, rows, cols, codes.shape[0], most);
     return cols;
   }
 
   const SafetensorsIndex& index_;
-  const QuantizationConfig& config_;
+  const QuantizationScheme& scheme_;
+  const QuantizationConfig& config_;  // of all that no rule names
   QuantizedTensors found_;
   std::string module_;  // of the tensor that is looked at: its name up to the last dot
 };
 
 }  // namespace
 
-QuantizedTensors find_quantized(const SafetensorsIndex& index, const QuantizationConfig& config) {
-  return Finder(index, config).find();
+QuantizedTensors find_quantized(const SafetensorsIndex& index, const QuantizationScheme& scheme) {
+  return Finder(index, scheme).find();
 }
 
 }  // namespace snug

@@ -37,7 +37,7 @@ struct QuantizedWeight {
   const SafetensorsEntry* scales = nullptr;
   const SafetensorsEntry* zeros = nullptr;        // null: code 0 stands for 0, or 2^(b-1) of packed ones
   const SafetensorsEntry* group_index = nullptr;  // null: groups follow each other
-  ScaleStrategy strategy = ScaleStrategy::Row;    // of the scales as they are there
+  QuantizationConfig config{};                    // of this weight, with the strategy of the scales as they are there
 };
 
 // All tensors of a model.
@@ -49,7 +49,7 @@ struct QuantizedTensors {
 
 // UserError naming file, tensor, found and expected for anything missing, of another dtype or shape, or that no such
 // model has. Reads the few bytes that headers do not tell (weight_shape).
-QuantizedTensors find_quantized(const SafetensorsIndex& index, const QuantizationConfig& config);
+QuantizedTensors find_quantized(const SafetensorsIndex& index, const QuantizationScheme& scheme);
 
 // Reads the values of one weight, rounded to bf16 from fp32. Holds its scales and zero points in fp32; and its codes
 // where those of a row do not lie together, as with gptq and awq.
@@ -58,7 +58,7 @@ class QuantizedReader {
   static constexpr int64_t kRows = 32;  // read at a time
 
   // Index and weight must outlive it. UserError for groups that are not there.
-  QuantizedReader(const SafetensorsIndex& index, const QuantizationConfig& config, const QuantizedWeight& weight);
+  QuantizedReader(const SafetensorsIndex& index, const QuantizedWeight& weight);
   // Fills `out` with whole rows from `first` on, a multiple of kRows: that many, or those that are left. UserError for
   // a value that is no finite number.
   void read(int64_t first, std::span<BFloat16> out);

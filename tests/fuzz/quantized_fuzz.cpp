@@ -17,10 +17,10 @@ void read_as(QuantizationConfig config, const SafetensorsIndex& index, Quantizat
   config.method = method;
   constexpr int64_t kMostValues = 1 << 22;  // a header says in a few bytes that a row has many
   try {
-    const QuantizedTensors tensors = find_quantized(index, config);
+    const QuantizedTensors tensors = find_quantized(index, {config});
     for (const QuantizedWeight& weight : tensors.weights) {
       if (weight.rows * weight.cols > kMostValues) continue;
-      QuantizedReader reader(index, config, weight);
+      QuantizedReader reader(index, weight);
       std::vector<BFloat16> values;
       for (int64_t first = 0; first < weight.rows; first += QuantizedReader::kRows) {
         values.resize(static_cast<size_t>(std::min(QuantizedReader::kRows, weight.rows - first) * weight.cols));
