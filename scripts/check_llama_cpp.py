@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs what `snug export` writes in llama.cpp, and compares it with what llama.cpp's own quantiser writes.
+"""Runs what `snug export` writes in llama.cpp, compares it with what llama.cpp's own quantiser writes, and what snug reads
+of that quantiser's files with what llama.cpp reads.
 
     check_llama_cpp.py SOURCES MODEL_DIR --data FILE.jsonl [--snug build/cpu-release/snug] [--out build/llama_cpp]
 
@@ -8,7 +9,9 @@ programs are built in OUT, once. For each format: the types of all tensors are t
 them in a file made of the same F16; `snug eval` finds in the exported file at most 1.01 times the loss of that file;
 and llama.cpp goes on from some prompts as snug does in fp32 with the file imported again. Where weights are quantised
 llama.cpp rounds activations to 8 bits, so that the two may part at a near tie: there it is only printed how many are
-equal. Needs gguf, CMake and a compiler.
+equal. For each kind of file that the quantiser writes without statistics of activations: snug imports the same weights,
+byte for byte, from the file and from the F32 file that llama.cpp makes of it; kinds that the quantiser does not write of
+this model, for its columns, are named. Needs gguf, CMake and a compiler.
 """
 import argparse
 import collections
@@ -20,6 +23,9 @@ import sys
 import gguf
 
 FORMATS = ("f16", "bf16", "q8_0", "q4_k_m")
+# Kinds of files, with all of the types that need no statistics.
+READ = ("q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k_m", "q4_k_m", "q5_k_m", "q6_k", "tq1_0",
+        "tq2_0", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs")
 ROUNDS_ACTIVATIONS = ("q8_0", "q4_k_m")
 PROMPTS = ("The capital of Norway is", "Water boils when", "def fibonacci(n):", "Once upon a time, a fox", "2 + 2 =")
 TOKENS = 24
@@ -44,6 +50,30 @@ def build(sources, out):
 
 def types_of(path):
     return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+
+
+def check_reading(snug, quantize, source, out):
+    """A line for each kind of file that snug reads otherwise than llama.cpp does."""
+    failures = []
+    for kind in READ:
+        packed, plain = out / "read.gguf", out / "read.plain.gguf"
+        done = subprocess.run([quantize, source, packed, kind.upper(), "2"], capture_output=True, check=False)
+        words = (done.stdout + done.stderr).decode(errors="replace")
+        if done.returncode != 0 and "no tensor type fallback" in words:
+            print(f"{kind}: not written of this model by the quantiser")
+            continue
+        if done.returncode != 0:
+            failures.append(f"{kind}: the quantiser failed: {words[-500:]}")
+            continue
+        run(quantize, "--allow-requantize", packed, plain, "F32", 2)
+        read = []
+        for path in (packed, plain):
+            snug("import", path, "--out", out / "read", "--overwrite")
+            read.append((out / "read/model.safetensors").read_bytes())
+        if read[0] != read[1]:
+            failures.append(f"{kind}: snug reads other weights than llama.cpp")
+        print(f"{kind}: {'read as llama.cpp reads it' if read[0] == read[1] else 'read otherwise than by llama.cpp'}")
+    return failures
 
 
 def main():
@@ -93,6 +123,7 @@ def main():
                 failures.append(f"{name}: '{prompt}' goes on as {ours_text!r}, in llama.cpp as {theirs_text!r}")
         print(f"{name}: {dict(counts)}; loss {mine:.4f}, of llama.cpp's file {other:.4f}; "
               f"{sum(agreed)} of {len(PROMPTS)} continuations are equal")
+    failures += check_reading(snug, quantize, files["f16"], out)
     if failures:
         sys.exit("\n".join(failures))
 

@@ -6,14 +6,18 @@ types.json     {TYPE: {"hash": XXH3 of its values in fp32, "first": the first ei
 NAME.gguf      tiny models of architectures, and one that is split into three files
 NAME.expected.safetensors    their tensors under Hugging Face's names, in bf16
 quantized.gguf values in fp32, and what the package makes of them in each type that it writes
+With the library ggml-base of llama.cpp, built with BUILD_SHARED_LIBS:
+bits.gguf, bits.json    the same for the types that the package does not dequantise, by llama.cpp
 With llama.cpp's quantiser:
 mixtures.json  for models of several sizes the types of their matrices in each kind of file
 errors.json    {TYPE: the squared errors of llama.cpp's quantiser on those values over the values' own squares}
 
 Needs numpy, xxhash and gguf.
-  make_gguf_fixtures.py [--out tests/fixtures/gguf] [--quantizer llama-quantize]
+  make_gguf_fixtures.py [--out tests/fixtures/gguf] [--quantizer llama-quantize] [--ggml libggml-base.so]
 """
 import argparse
+import ctypes
+import enum
 import json
 import pathlib
 import struct
@@ -70,6 +74,30 @@ def make_types(folder):
         expected[kind.name] = {"hash": xxhash.xxh3_64_hexdigest(out.tobytes()), "first": [float(x) for x in out[0, :8]]}
     close(writer)
     (folder / "types.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+class Bits(enum.IntEnum):
+    Q1_0 = 41
+    Q2_0 = 42
+
+
+def make_bits(folder, library):
+    ggml = ctypes.CDLL(library)
+    rng = np.random.default_rng(41)
+    writer = gguf.GGUFWriter(folder / "bits.gguf", "bits")
+    expected = {}
+    for kind, sizes in {Bits.Q1_0: (128, 18), Bits.Q2_0: (64, 18)}.items():
+        gguf.GGML_QUANT_SIZES[kind] = sizes
+        HALVES[kind] = [0]
+        raw = random_blocks(kind, rng)
+        writer.add_tensor(kind.name, raw, raw_dtype=kind)
+        out = np.zeros((1, raw.size // sizes[1] * sizes[0]), np.float32)
+        function = getattr(ggml, f"dequantize_row_{kind.name.lower()}")
+        function(ctypes.c_void_p(raw.ctypes.data), ctypes.c_void_p(out.ctypes.data), ctypes.c_int64(out.size))
+        assert np.isfinite(out).all() and out.any(), kind
+        expected[kind.name] = {"hash": xxhash.xxh3_64_hexdigest(out.tobytes()), "first": [float(x) for x in out[0, :8]]}
+    close(writer)
+    (folder / "bits.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 
 def close(writer):
@@ -285,9 +313,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/fixtures/gguf"))
     parser.add_argument("--quantizer", metavar="llama-quantize")
+    parser.add_argument("--ggml", metavar="libggml-base.so")
     arguments = parser.parse_args()
     folder = arguments.out
     make_types(folder)
+    if arguments.ggml:
+        make_bits(folder, arguments.ggml)
     values = make_quantized(folder)
     if arguments.quantizer:
         make_mixtures(folder, arguments.quantizer, values)

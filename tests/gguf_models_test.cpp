@@ -26,10 +26,12 @@ using testing::HasSubstr;
 
 const fs::path kFixtures = fs::path(SNUG_FIXTURES) / "gguf";
 
-TEST(GgufTypes, EveryTypeIsDequantizedToTheBit) {
-  const Json expected = parse_json(read_text(kFixtures / "types.json", 100000), "types.json");
-  const GgufHeader header = read_gguf({kFixtures / "types.gguf"});
-  const File file = File::open_read(kFixtures / "types.gguf", IoMode::Buffered);
+// Compares the tensors of NAME.gguf, called by their types, with the values in NAME.json.
+void expect_types(const std::string& fixture) {
+  const Json expected = parse_json(read_text(kFixtures / (fixture + ".json"), 100000), fixture);
+  const fs::path path = kFixtures / (fixture + ".gguf");
+  const GgufHeader header = read_gguf({path});
+  const File file = File::open_read(path, IoMode::Buffered);
   EXPECT_EQ(header.tensors().size(), expected.size());
   for (const auto& [type, values] : expected.items()) {
     const GgufTensor* tensor = header.find(type);
@@ -44,6 +46,9 @@ TEST(GgufTypes, EveryTypeIsDequantizedToTheBit) {
     EXPECT_EQ(hex(hash_of(std::span<const float>(found))), values["hash"]) << type;
   }
 }
+
+TEST(GgufTypes, EveryTypeIsDequantizedToTheBit) { expect_types("types"); }
+TEST(GgufTypes, OneAndTwoBitsAreDequantizedAsLlamaCppDoes) { expect_types("bits"); }
 
 TEST(GgufTypes, ThoseThatHoldNoWeightsAreNamed) {
   EXPECT_EQ(gguf_type(15), std::nullopt);

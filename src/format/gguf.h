@@ -60,7 +60,9 @@ enum class GgufType : uint32_t {
   TQ1_0 = 34,
   TQ2_0 = 35,
   MXFP4 = 39,
-  NVFP4 = 40
+  NVFP4 = 40,
+  Q1_0 = 41,
+  Q2_0 = 42
 };
 
 // Returns the type of a number in a file; nothing for types that are not read.
@@ -75,7 +77,8 @@ std::string_view name(GgufType type);
 uint64_t block_values(GgufType type);
 // Returns the bytes of `values` values in a row; `values` must be a multiple of the type's block.
 uint64_t row_bytes(GgufType type, uint64_t values);
-// Turns stored bytes into fp32, to the bit as the gguf package does. `bytes` holds row_bytes(type, out.size()).
+// Turns stored bytes into fp32, to the bit as the gguf package and llama.cpp do. `bytes` holds row_bytes(type,
+// out.size()).
 void dequantize(GgufType type, std::span<const std::byte> bytes, std::span<float> out);
 
 struct GgufTensor {

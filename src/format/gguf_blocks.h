@@ -1,6 +1,6 @@
-// Dequantises the blocks of GGUF's types, exactly as the gguf package computes them: products and sums in fp32, each
-// rounded by itself. `from` is one block of the type's size, `out` has room for its values. The comments list bytes in
-// their order in the block; in "16 x 4 bits" the even ones of two are in the low half; d is an fp16.
+// Dequantises the blocks of GGUF's types, exactly as the gguf package and llama.cpp compute them: products and sums in
+// fp32, each rounded by itself. `from` is one block of the type's size, `out` has room for its values. The comments
+// list bytes in their order in the block; in "16 x 4 bits" the even ones of two are in the low half; d is an fp16.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,9 @@ inline uint32_t byte_at(const std::byte* bytes, size_t i) { return std::to_integ
 
 using DequantizeBlock = void (*)(const std::byte* from, float* out);
 
-// gguf_dequantize.cpp has these: blocks of 32 values, and of 256 in K types and ternary ones.
+// gguf_dequantize.cpp has these: blocks of 32 values, of 256 in K types and ternary ones, of 128 in Q1_0, 64 in Q2_0.
+void dequantize_q1_0(const std::byte* from, float* out);
+void dequantize_q2_0(const std::byte* from, float* out);
 void dequantize_q4_0(const std::byte* from, float* out);
 void dequantize_q4_1(const std::byte* from, float* out);
 void dequantize_q5_0(const std::byte* from, float* out);

@@ -11,6 +11,18 @@ uint32_t half_byte(const std::byte* bytes, size_t i) { return byte_at(bytes, i %
 
 }  // namespace
 
+// d | 16 bytes, of value i bit i % 8 at i / 8: x = d where it is set, else -d
+void dequantize_q1_0(const std::byte* from, float* out) {
+  const float scale = load_half(from);
+  for (size_t i = 0; i < 128; ++i) out[i] = (byte_at(from + 2, i / 8) >> (i % 8) & 1) ? scale : -scale;
+}
+
+// d | 16 bytes, of value i bits 2 (i % 4) at i / 4: x = d (q - 1)
+void dequantize_q2_0(const std::byte* from, float* out) {
+  const float scale = load_half(from);
+  for (size_t i = 0; i < 64; ++i) out[i] = scale * signed_number(byte_at(from + 2, i / 4) >> (i % 4 * 2) & 3, 1);
+}
+
 // d | 16 bytes: x = d (q - 8)
 void dequantize_q4_0(const std::byte* from, float* out) {
   const float scale = load_half(from);

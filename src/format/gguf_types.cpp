@@ -24,7 +24,7 @@ struct TypeFacts {
   DequantizeBlock dequantize;
 };
 
-constexpr std::array<TypeFacts, 31> kTypes{{
+constexpr std::array<TypeFacts, 33> kTypes{{
     {GgufType::F32, "F32", 1, 4, widen<float>},
     {GgufType::F16, "F16", 1, 2, widen_f16},
     {GgufType::Q4_0, "Q4_0", 32, 18, dequantize_q4_0},
@@ -56,15 +56,16 @@ constexpr std::array<TypeFacts, 31> kTypes{{
     {GgufType::TQ2_0, "TQ2_0", 256, 66, dequantize_tq2_0},
     {GgufType::MXFP4, "MXFP4", 32, 17, dequantize_mxfp4},
     {GgufType::NVFP4, "NVFP4", 64, 36, dequantize_nvfp4},
+    {GgufType::Q1_0, "Q1_0", 128, 18, dequantize_q1_0},
+    {GgufType::Q2_0, "Q2_0", 64, 18, dequantize_q2_0},
 }};
 
-// Lists types that are not read: types of values within products, layouts for one processor, withdrawn types, and Q1_0,
-// which the gguf package does not dequantise.
+// Lists types that are not read: types of values within products, layouts for one processor, and withdrawn types.
 struct OtherType {
   uint32_t number;
   std::string_view name;
 };
-constexpr std::array<OtherType, 11> kOtherTypes{{{4, "Q4_2"},
+constexpr std::array<OtherType, 10> kOtherTypes{{{4, "Q4_2"},
                                                  {5, "Q4_3"},
                                                  {9, "Q8_1"},
                                                  {15, "Q8_K"},
@@ -73,8 +74,7 @@ constexpr std::array<OtherType, 11> kOtherTypes{{{4, "Q4_2"},
                                                  {33, "Q4_0_8_8"},
                                                  {36, "IQ4_NL_4_4"},
                                                  {37, "IQ4_NL_4_8"},
-                                                 {38, "IQ4_NL_8_8"},
-                                                 {41, "Q1_0"}}};
+                                                 {38, "IQ4_NL_8_8"}}};
 
 const TypeFacts& facts_of(GgufType type) {
   const auto found = std::ranges::find(kTypes, type, &TypeFacts::type);
