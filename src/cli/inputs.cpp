@@ -10,6 +10,7 @@
 #include "cli/launch.h"
 #include "format/model_path.h"
 #include "format/peft.h"
+#include "format/tokenizer.h"
 
 namespace snug {
 namespace {
@@ -39,13 +40,17 @@ void take_adapters_base(Options& options) {
   if (is_first_process()) say(fmt::format("--model is {}, as {} says\n", base, file));
 }
 
-void find_inputs(Options& options, bool weights) {
-  if (!options.model.empty()) {
+void find_inputs(Options& options, Needed needed) {
+  const auto is_found = [&](const std::string& directory) {
+    return directory.empty() || (needed == Needed::Tokenizer && has_tokenizer(directory));
+  };
+  if (!is_found(options.model)) {
     const fs::path found = is_gguf_file(options.model) ? fs::path(options.model) : find_model_directory(options.model);
-    const bool imported = is_file(found) || (weights && options.init != "random" && must_be_imported(found));
+    const bool imported =
+        is_file(found) || (needed == Needed::Weights && options.init != "random" && must_be_imported(found));
     find_input(options.model, options.given_model, imported ? import_to_cache(options, found) : found, "--model");
   }
-  if (!options.adapter.empty())
+  if (!is_found(options.adapter))
     find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), "--adapter");
 }
 

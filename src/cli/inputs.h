@@ -9,9 +9,10 @@ namespace snug {
 
 // Finds the directories of model and adapter, where they were given as ids of Hugging Face's hub in its local cache,
 // and says so on standard error; a GGUF file is imported to --cache-dir first, where it has not been yet, and a model
-// that cli/import.h reads, unless its weights are not needed. UserError that says what lies there, if they are none of
-// these.
-void find_inputs(Options& options, bool weights = true);
+// that cli/import.h reads, where its weights are needed. Directories with a tokenizer and nothing else are found where
+// that is all that is needed. UserError that says what lies there, if they are none of these.
+enum class Needed { Weights, Config, Tokenizer };
+void find_inputs(Options& options, Needed needed = Needed::Weights);
 
 // If an adapter is named and no model, takes the base that its adapter_config.json names, and says so on standard
 // error.

@@ -269,8 +269,9 @@ int dispatch(int argc, char** argv) {
       if (options.model.empty() && std::ranges::find(kWithoutModel, all[i].name) == kWithoutModel.end())
         user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
       if (std::ranges::find(kOnRanks, all[i].name) == kOnRanks.end()) require_one_process(all[i].name);
-      const bool text_alone = all[i].name == "tokenize" && given[i].flags.text;  // which takes the tokenizer, no more
-      if (!text_alone) find_inputs(options, all[i].name != "tokenize");
+      find_inputs(options, all[i].name != "tokenize" ? Needed::Weights
+                           : given[i].flags.text     ? Needed::Tokenizer
+                                                     : Needed::Config);
       set_threads(thread_count(options));
       return all[i].run(options, given[i].flags);
     }
