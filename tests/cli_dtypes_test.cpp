@@ -47,6 +47,27 @@ class Dtypes : public Cli {
   }
 };
 
+// The differences are half of what lies between neighbours: 1 / 127 of a row's largest; 1 and 0.6962 of NF4's numbers;
+// 8 numbers between powers of two of e4m3, and 2^-9 beside its zero, of 448.
+TEST_F(Dtypes, WhatABaseInFewerBitsDiffersByIsSaid) {
+  make_model("m", [](const std::string& name) { return name.find("mlp") != name.npos ? "F16" : "BF16"; });
+  const auto said = [&](const std::string& format) {
+    return run({"eval", "--model", "m", "--data", "data.jsonl", "--sequence-length", "24", "--base-format", format})
+        .err;
+  };
+  const std::string stored =
+      "14 of 21 tensors ('model.layers.0.self_attn.q_proj.weight') are stored in bf16 and fp16, and ";
+  EXPECT_THAT(said("int8"),
+              HasSubstr(stored + "kept in int8: a number differs by at most 1 in 254 of the largest in its row\n"));
+  EXPECT_THAT(said("nf4"),
+              HasSubstr(stored + "kept in nf4: a number differs by at most 0.152 of the largest of its 64, whose "
+                                 "scale differs by at most 0.0071 of how far scales lie from their mean\n"));
+  EXPECT_THAT(said("fp8"),
+              HasSubstr(stored + "kept in fp8: a number differs by at most 1 in 16 of itself, or 1 in 458752 of "
+                                 "the largest in its row\n"));
+  EXPECT_THAT(said("bf16"), ::testing::Not(HasSubstr("differs by")));
+}
+
 TEST_F(Dtypes, MergedTensorsHaveTheBasesTypesAndUntouchedOnesItsBytes) {
   const fs::path adapter = fs::path(SNUG_FIXTURES) / "base" / "adapter";  // of all linears: alpha 4, rank 2
   const StoredTensors low = read_stored(adapter / "adapter_model.safetensors");

@@ -140,6 +140,23 @@ TEST_F(Quantized, ModelsAreImportedOnceToTheCacheAndHaveTransformersLosses) {
     EXPECT_EQ(second.out, first.out);
     EXPECT_THAT(second.err, HasSubstr("lies in cache/"));
     EXPECT_THAT(second.err, ::testing::Not(HasSubstr("imports it")));
+    EXPECT_THAT(second.err, HasSubstr(" are written in bf16"));
+  }
+}
+
+TEST_F(Quantized, EveryCommandSaysThatCodesPassThroughBf16IntoWhatTheBaseIsKeptIn) {
+  const std::string gptq = models_ / "gptq4", fp8 = models_ / "fp8_block";
+  const auto said = [&](const std::string& model, const std::string& format) {
+    return run(with_cache(eval(model, {"--sequence-length", "24", "--base-format", format}))).err;
+  };
+  for (int i = 0; i < 2; i++) {  // imported, and found in the cache
+    EXPECT_THAT(
+        said(gptq, "int8"),
+        HasSubstr("7 of 15 tensors ('model.layers.0.self_attn.q_proj.weight') are stored in bf16, to which " + gptq +
+                  " in gptq, 4 bits, groups of 16 was rounded, by 1 in 512 at most, and kept "
+                  "in int8: a number differs by at most 1 in 254 of the largest in its row"));
+    EXPECT_THAT(said(fp8, "fp8"), HasSubstr(" in fp8, e4m3, blocks of 16 x 16 was rounded, by 1 in 512 at most, and "
+                                            "kept in fp8: a number differs by at most 1 in 16 of itself"));
   }
 }
 

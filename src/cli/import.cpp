@@ -6,6 +6,7 @@
 #include "cli/cache.h"
 #include "cli/launch.h"
 #include "format/gguf_import.h"
+#include "format/model_path.h"
 #include "format/quantized_import.h"
 #include "format/side_files.h"
 #include "model/model_config.h"
@@ -14,6 +15,8 @@ namespace snug {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxNoteBytes = 1 << 16;
 
 std::vector<fs::path> files_of(const fs::path& model) {
   if (is_file(model)) return gguf_files(model);
@@ -54,6 +57,11 @@ std::vector<std::string> import_model(const fs::path& model, const fs::path& out
   return import_readable(model, out, existing);
 }
 
+std::string imported_form(const fs::path& model) {
+  if (is_file(model)) return is_gguf_file(model) ? "GGUF" : "";
+  return is_file(model / "config.json") && must_be_imported(model) ? quantized_form(model) : "";
+}
+
 fs::path import_to_cache(const Options& options, const fs::path& model) {
   const std::string kind = is_file(model) ? "gguf" : std::string(name(*quantized_by(model)));
   const fs::path cache = cache_directory(options, fmt::format("{}: is stored as {}", model.string(), kind));
@@ -61,15 +69,23 @@ fs::path import_to_cache(const Options& options, const fs::path& model) {
   fs::path lock = directory;
   lock += ".lock";
   const FileLock held = FileLock::alone(lock, kOtherCache);
-  if (is_file(directory / "config.json")) return directory;
+  fs::path rounding = directory;  // what is said of it every time
+  rounding += ".txt";
+  const auto say_note = [&](const std::string& note) {
+    if (is_first_process()) say(fmt::format("note: {}: {}\n", model.string(), note));
+  };
+  if (is_file(directory / "config.json") && is_file(rounding)) {
+    say_note(read_text(rounding, kMaxNoteBytes));
+    return directory;
+  }
   try {
     refuse_unreadable(model);
     if (is_first_process())
       say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", model.string(),
                       directory.string()));
     const std::vector<std::string> notes = import_readable(model, directory, Existing::Replace);
-    if (is_first_process())
-      for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", model.string(), note));
+    for (const std::string& note : notes) say_note(note);
+    write_text(rounding, notes[0]);
   } catch (const UserError& refused) {
     user_error("--model {}: cannot import it: {}", model.string(), refused.what());
   }

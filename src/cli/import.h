@@ -18,8 +18,11 @@ bool must_be_imported(const std::filesystem::path& directory);
 std::vector<std::string> import_model(const std::filesystem::path& model, const std::filesystem::path& out,
                                       Existing existing);
 
+// How such a model is stored: "GGUF", "gptq, 4 bits, groups of 128"; empty for any other.
+std::string imported_form(const std::filesystem::path& model);
+
 // The model directory of such a model in --cache-dir: made once, under the hash of its files' bytes, and said on
-// standard error.
+// standard error; and every time what its values were rounded to.
 std::filesystem::path import_to_cache(const Options& options, const std::filesystem::path& model);
 
 }  // namespace snug

@@ -1,5 +1,12 @@
 #include "cli/numerics.h"
 
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "cli/import.h"
+#include "tensor/codebook.h"
+
 namespace snug {
 namespace {
 
@@ -66,6 +73,61 @@ void note_narrowed(JobSpec& spec) {
   }
 }
 
+// Returns half the largest distance between neighbours of a codebook of numbers up to 1, which is what rounding to it
+// may change, rounded up to four digits behind the point.
+template <size_t N>
+double largest_error(const std::array<float, N>& book) {
+  double widest = 0;
+  for (size_t i = 0; i + 1 < N; i++) widest = std::max(widest, static_cast<double>(book[i + 1] - book[i]));
+  return std::ceil(widest / 2 * 1e4) / 1e4;
+}
+
+// Says how far a format's number may lie from the one that it stands for: half the distance between neighbours.
+std::string difference_text(BaseFormat format) {
+  constexpr int kInt8Codes = 127;
+  constexpr float kFp8Subnormal = 0x1p-9f;
+  switch (format) {
+    case BaseFormat::Int8:
+      return fmt::format("a number differs by at most 1 in {} of the largest in its row", 2 * kInt8Codes);
+    case BaseFormat::Fp8:
+      return fmt::format("a number differs by at most 1 in 16 of itself, or 1 in {} of the largest in its row",
+                         static_cast<int>(2 * kFp8Largest / kFp8Subnormal));
+    case BaseFormat::Nf4:
+      return fmt::format(
+          "a number differs by at most {} of the largest of its {}, whose scale differs by at most {} of how "
+          "far "
+          "scales lie from their mean",
+          largest_error(kNf4Codebook), kNf4Block, largest_error(kSignedMap));
+    case BaseFormat::Plain:
+      break;
+  }
+  internal_error("a plain base differs by nothing");
+}
+
+// Adds a line on what is quantised as it is read. Values of an imported model have been rounded to bf16 before.
+void note_quantized(JobSpec& spec, const Options& options) {
+  if (!spec.numerics.quantized_base() || spec.sources.format != BaseFormat::Plain) return;
+  const std::vector<Form> forms = forms_of(spec);
+  std::vector<std::string> quantized;
+  std::set<std::string> stored;
+  size_t all = 0;
+  for (size_t i = 0; i < forms.size(); i++) {
+    const ParamSpec& param = spec.table.params[i];
+    all += !param.adapter;
+    if (param.adapter || forms[i] != Form::Quantized) continue;
+    quantized.push_back(param.name);
+    if (const auto& dtype = spec.sources.dtypes[i]) stored.insert(std::string(name(*dtype)));
+  }
+  if (quantized.empty() || stored.empty()) return;
+  const std::string form = options.given_model.empty() ? "" : imported_form(options.given_model);
+  spec.sources.notes.push_back(fmt::format(
+      "{} of {} tensors ('{}') are stored in {}{}, and kept in {}: {}", quantized.size(), all, quantized[0],
+      fmt::join(stored, " and "),
+      form.empty() ? ""
+                   : fmt::format(", to which {} in {} was rounded, by 1 in 512 at most", options.given_model, form),
+      name(spec.numerics.base_format), difference_text(spec.numerics.base_format)));
+}
+
 // Requires parameters that can be quantized: whole rows, or whole blocks.
 void require_quantizable(const JobSpec& spec) {
   const std::vector<Form> forms = forms_of(spec);
@@ -110,6 +172,7 @@ void resolve_base(JobSpec& spec, const Options& options) {
   choose_base(spec.numerics, options, spec.sources, !all_trained);
   if (spec.purpose == Purpose::Merge) keep_base_exact(spec, options);
   note_narrowed(spec);
+  note_quantized(spec, options);
   if (spec.numerics.fp8_products && all_trained && options.sequence_length % kFp8Multiple != 0)
     user_error(
         "compute fp8: sequence_length: found {}, expected a multiple of {}, as weights' gradients are sums over "

@@ -16,7 +16,7 @@ namespace snug {
 // the chat template to `out`, which appears only when it is complete. `file` may be any part of a split model. A few
 // MiB of a tensor are in memory at a time. It takes the architectures of gguf_architecture.h, and as tokenizers
 // byte-level BPE with the pre-tokenizers of gguf_pretokenizers.h and SentencePiece's BPE. Returns a line for everything
-// that was narrowed or not used. Throws UserError for anything else, by name.
+// that was narrowed or not used, first what all values were rounded to. Throws UserError for anything else, by name.
 std::vector<std::string> import_gguf(const std::filesystem::path& file, const std::filesystem::path& out,
                                      Existing existing);
 

@@ -102,6 +102,8 @@ std::optional<QuantizationMethod> quantized_by(const fs::path& directory) {
   return quantization ? quantization_method(*quantization) : std::nullopt;
 }
 
+std::string quantized_form(const fs::path& directory) { return describe(read_quantization(directory).config); }
+
 std::string plain_config(const fs::path& directory) {
   read_config(directory);  // strictly
   auto json = nlohmann::ordered_json::parse(read_text(directory / "config.json", kMaxConfigBytes));
