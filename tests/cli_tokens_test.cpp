@@ -76,7 +76,7 @@ TEST_F(Tokens, WithoutAPlaceForThemALineSaysSo) {
                                      "made of it in; --cache-dir names one"));
   const Outcome small = run_well(command("plan", {"--disk-memory", "1KiB"}));
   EXPECT_THAT(small.err, HasSubstr("d.jsonl: its token ids are not kept for later runs: they take "));
-  EXPECT_THAT(small.err, HasSubstr("and --disk-memory allows 1.0 KiB"));
+  EXPECT_THAT(small.err, HasSubstr("and a quarter of --disk-memory is 256 B"));
   EXPECT_THAT(small.err, Not(HasSubstr(kKept)));
 }
 

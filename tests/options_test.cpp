@@ -50,6 +50,21 @@ TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
   EXPECT_EQ(caps(PlanMode::Look).device_bytes, uint64_t{20} << 30);
 }
 
+TEST(Options, TokenIdsThatAreKeptAreAmongWhatDiskMemoryAllows) {
+  Options options;
+  options.device = "cpu";
+  const auto disk = [&](PlanMode mode) { return caps_of(options, Target(options), mode).disk_bytes; };
+  options.disk_memory = 1000;
+  options.disk_taken = 300;
+  EXPECT_EQ(disk(PlanMode::Run), 700u);
+  EXPECT_EQ(disk(PlanMode::Look), 700u);
+  options.disk_taken = 1001;
+  EXPECT_EQ(disk(PlanMode::Run), 0u);
+  options.machine = "A100-40GB";  // it has another disk
+  options.device = "cuda";
+  EXPECT_EQ(disk(PlanMode::Look), 1000u);
+}
+
 TEST(Options, AJobFileOfANewerFormatIsRefused) {
   const auto refusal = [](const std::string& text) -> std::string {
     Options options;

@@ -64,11 +64,14 @@ class TokenCache : public ::testing::Test {
     Dataset dataset;
     std::vector<std::string> notes;
     int encoded = 0;  // texts
+    uint64_t cache_bytes = 0;
   };
   Loaded load(const std::vector<std::string>& names = {"a.jsonl"}, uint64_t least = 0) {
     Loaded loaded;
     encoded_ = 0;
-    loaded.dataset = load_dataset_cached(options_, data(names, loaded.notes), &encoder_, at("model"), least);
+    CachedDataset cached = load_dataset_cached(options_, data(names, loaded.notes), &encoder_, at("model"), least);
+    loaded.dataset = std::move(cached.dataset);
+    loaded.cache_bytes = cached.cache_bytes;
     loaded.encoded = encoded_;
     return loaded;
   }
@@ -183,10 +186,10 @@ TEST_F(TokenCache, OverwriteHasTheDataEncodedAnewAndKept) {
   EXPECT_EQ(load().encoded, 0);
 }
 
-TEST_F(TokenCache, EntriesTakeNoMoreThanDiskMemoryAndGoByWhenTheyWereUsed) {
+TEST_F(TokenCache, EntriesTakeNoMoreThanAQuarterOfDiskMemoryAndGoByWhenTheyWereUsed) {
   load();
   const uint64_t bytes = fs::file_size(entries().at(0));
-  options_.disk_memory = 3 * bytes - 1;  // for two of about this size
+  options_.disk_memory = 4 * (3 * bytes - 1);  // for two of about this size
   for (const char* name : {"b.jsonl", "c.jsonl"}) put(name, std::string(kTexts) + "{\"text\": \"" + name + "\"}\n");
   EXPECT_EQ(load({"b.jsonl"}).encoded, 4);
   for (const fs::path& entry : entries()) fs::last_write_time(entry, fs::file_time_type::clock::now() - 1h);
@@ -196,12 +199,28 @@ TEST_F(TokenCache, EntriesTakeNoMoreThanDiskMemoryAndGoByWhenTheyWereUsed) {
   EXPECT_EQ(load().encoded, 0);
   EXPECT_EQ(load({"c.jsonl"}).encoded, 0);
   EXPECT_EQ(load({"b.jsonl"}).encoded, 4);
-  options_.disk_memory = 100;
+  options_.disk_memory = 400;
   put("d.jsonl", "{\"text\": \"more\"}\n");
   const Loaded refused = load({"d.jsonl"});
   EXPECT_THAT(refused.notes.back(), HasSubstr("its token ids are not kept for later runs: they take "));
-  EXPECT_THAT(refused.notes.back(), HasSubstr("and --disk-memory allows 100 B"));
+  EXPECT_THAT(refused.notes.back(), HasSubstr("and a quarter of --disk-memory is 100 B"));
   EXPECT_EQ(entries().size(), 2u);  // nothing goes in vain
+}
+
+// Entries that are there when the limit is set go, but for the one that is used; and all that stay are counted.
+TEST_F(TokenCache, WhatEntriesTakeIsCountedAgainstDiskMemory) {
+  put("b.jsonl", std::string(kTexts) + "{\"text\": \"b\"}\n");
+  const uint64_t one = load().cache_bytes;
+  EXPECT_EQ(one, fs::file_size(entries().at(0)));
+  EXPECT_GT(load({"b.jsonl"}).cache_bytes, 2 * one);
+  options_.disk_memory = 4 * one;
+  const Loaded used = load();
+  EXPECT_EQ(used.encoded, 0);
+  EXPECT_EQ(entries().size(), 1u);
+  EXPECT_EQ(used.cache_bytes, one);
+  options_.disk_memory = 8;
+  EXPECT_EQ(load().cache_bytes, one) << "the one that is used stays";
+  EXPECT_EQ(load({"a.jsonl"}, UINT64_MAX).cache_bytes, 0u) << "small data has nothing to do with it";
 }
 
 TEST_F(TokenCache, WhereNothingCanBeKeptALineSaysSoAndTheDataIsThere) {
@@ -247,7 +266,7 @@ TEST_F(TokenCache, WhoWantsWhatAnotherEncodesWaitsForIt) {
     threads.emplace_back([&] {
       DataOptions mine = data();
       mine.heartbeat = [&] { heartbeats++; };
-      dataset = load_dataset_cached(options_, mine, &encoder_, at("model"), 0);
+      dataset = load_dataset_cached(options_, mine, &encoder_, at("model"), 0).dataset;
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(encoded_, 3);

@@ -56,7 +56,10 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
     DataOptions data = data_options(options, files, model.vocabulary, corpus.prompt_format, note);
     data.heartbeat = heartbeat;
     data.take = require_memory_for_data;
-    return load_dataset_cached(options, data, encoder ? &*encoder : nullptr, tokenizer_directory(options));
+    CachedDataset loaded =
+        load_dataset_cached(options, data, encoder ? &*encoder : nullptr, tokenizer_directory(options));
+    corpus.cache_bytes = std::max(corpus.cache_bytes, loaded.cache_bytes);
+    return std::move(loaded.dataset);
   };
   corpus.training = read(options.data);
   const RecordKinds& kinds = corpus.training.kinds();

@@ -71,6 +71,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   Corpus corpus;  // held while free memory is measured, as train holds it
   if (!options.data.empty()) {
     corpus = read_corpus(options, {});
+    options.disk_taken = corpus.cache_bytes;
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
@@ -149,6 +150,7 @@ int eval_command(Options options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
+  options.disk_taken = corpus.cache_bytes;
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));

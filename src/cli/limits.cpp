@@ -128,7 +128,10 @@ Caps caps_of(const Options& options, const Target& target, PlanMode mode, const 
   Caps caps;
   caps.host_bytes = cap(options.host_memory, found.memory, look);
   if (options.host_memory != caps.host_bytes) caps.host_limit = found.limit;
-  caps.disk_bytes = cap(options.disk_memory, found.disk, look);
+  // Token ids that are kept are among what --disk-memory allows; what is free is counted without them.
+  std::optional<uint64_t> disk_memory = options.disk_memory;
+  if (disk_memory && !other_machine) *disk_memory -= std::min(*disk_memory, options.disk_taken);
+  caps.disk_bytes = cap(disk_memory, found.disk, look);
   const bool named = other_machine && builtin_machine(options.machine);
   caps.host_is_assumed = named && !options.host_memory;
   caps.disk_is_assumed = named && !options.disk_memory;

@@ -30,6 +30,7 @@ struct Options {
   std::set<std::string> given, flags;
   // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
+  uint64_t disk_taken = 0;  // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
   std::vector<std::string> data, validation;
   std::string data_format = "auto";
   std::map<std::string, std::string> columns, roles;

@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRoomLock = "room.lock";
+constexpr uint64_t kShare = 4;  // a quarter
 
 // Returns whether keeping saves time. Hashing must cost less than encoding, which takes kCheaper times as long for a
 // byte, or longer on few threads. If only the first records of a file are read, about kRecord bytes are encoded for
@@ -84,10 +85,10 @@ class Entry {
   Dataset load(const std::function<Dataset(const DataOptions&)>& encode) {
     const uint64_t before = number_of(path_);
     if (!options_.overwrite)
-      if (std::optional<Dataset> found = read()) return std::move(*found);
+      if (std::optional<Dataset> found = used()) return std::move(*found);
     const EncodingLock alone = wait();
     if (number_of(path_) != before)  // another process has just made it
-      if (std::optional<Dataset> found = read()) return std::move(*found);
+      if (std::optional<Dataset> found = used()) return std::move(*found);
     std::vector<DatasetNote> notes;
     DataOptions noted = data_;
     noted.note = [&](const std::string& line) {
@@ -100,6 +101,9 @@ class Entry {
       note(fmt::format("{}: its token ids are not kept for later runs: {}", names_of_files(data_.files), refused));
     return dataset;
   }
+
+  // Returns what all entries take.
+  uint64_t bytes() const { return held().bytes; }
 
  private:
   void note(const std::string& line) const {
@@ -156,6 +160,19 @@ class Entry {
     return std::move(found->dataset);
   }
 
+  // Reads the entry. Others may have been made where more was allowed.
+  std::optional<Dataset> used() const {
+    std::optional<Dataset> found = read();
+    if (!found || !options_.disk_memory) return found;
+    try {
+      const FileLock room = FileLock::alone(directory_ / kRoomLock, kOtherCache, data_.heartbeat);
+      remove_others(fs::file_size(path_), most_bytes());
+    } catch (const std::runtime_error& error) {  // from snug, or from the file system's library
+      note(fmt::format("{}: entries of other data stay, beyond --disk-memory: {}", directory_.string(), error.what()));
+    }
+    return found;
+  }
+
   // Keeps a data set. Returns why not, if it is not kept.
   std::string keep(const Dataset& dataset, const std::vector<DatasetNote>& notes) const {
     try {
@@ -174,38 +191,59 @@ class Entry {
     }
   }
 
-  // Removes entries, first those that were not used for longest, until `bytes` more bytes are within bounds. Throws
-  // UserError if they cannot be. The caller holds the lock for room.
-  void make_room(uint64_t bytes) const {
-    struct Other {
-      fs::file_time_type used;
-      fs::path path;
-      uint64_t bytes;
-    };
-    std::vector<Other> others;
-    uint64_t held = 0, replaced = 0;
-    for (const auto& entry : fs::directory_iterator(directory_)) {
-      if (!entry.is_regular_file()) continue;
-      if (entry.path().extension() == ".partial") remove(entry.path());  // from a process that was killed
-      if (entry.path() == path_) replaced = entry.file_size();
-      if (entry.path() == path_ || entry.path().has_extension()) continue;
-      others.push_back({entry.last_write_time(), entry.path(), entry.file_size()});
-      held += others.back().bytes;
+  struct Other {
+    fs::file_time_type used;
+    fs::path path;
+    uint64_t bytes;
+  };
+  struct Held {
+    uint64_t bytes = 0;         // with the entry itself
+    std::vector<Other> others;  // those that were not used for longest first
+  };
+  Held held() const {
+    Held held;
+    std::error_code gone;  // processes remove entries at any time
+    for (const auto& entry : fs::directory_iterator(directory_, gone)) {
+      if (entry.path() != path_ && entry.path().has_extension()) continue;
+      const uint64_t bytes = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
+      const fs::file_time_type used = gone ? fs::file_time_type() : entry.last_write_time(gone);
+      if (gone || bytes == 0) continue;
+      held.bytes += bytes;
+      if (entry.path() != path_) held.others.push_back({used, entry.path(), bytes});
     }
-    constexpr uint64_t kShare = 4;
-    const uint64_t share = (free_bytes(directory_) + held + replaced) / kShare;
-    const uint64_t most = std::min(share, options_.disk_memory.value_or(share));
-    if (bytes > most)
-      user_error("they take {}, and {}", format_size(bytes),
-                 most < share ? "--disk-memory allows " + format_size(most)
-                              : fmt::format("{} may hold {}, a quarter of what is free", directory_.string(),
-                                            format_size(most)));
-    std::ranges::sort(others, {}, &Other::used);
-    for (const Other& other : others) {
-      if (held + bytes <= most) break;
+    std::ranges::sort(held.others, {}, &Other::used);
+    return held;
+  }
+
+  // Returns what entries may take together.
+  uint64_t most_bytes() const {
+    const uint64_t share = (free_bytes(directory_) + held().bytes) / kShare;
+    return options_.disk_memory ? std::min(share, *options_.disk_memory / kShare) : share;
+  }
+
+  // Removes other entries until `bytes` more are within `most`, or none is left. The caller holds the lock for room.
+  void remove_others(uint64_t bytes, uint64_t most) const {
+    const Held now = held();
+    for (const Other& other : now.others) bytes += other.bytes;
+    for (const Other& other : now.others) {
+      if (bytes <= most) break;
       remove(other.path);
-      held -= other.bytes;
+      bytes -= other.bytes;
     }
+  }
+
+  // Makes room for an entry of so many bytes. Throws UserError if there is none. The caller holds the lock for room.
+  void make_room(uint64_t bytes) const {
+    for (const auto& entry : fs::directory_iterator(directory_))
+      if (entry.path().extension() == ".partial") remove(entry.path());  // from a process that was killed
+    const uint64_t most = most_bytes();
+    if (bytes > most)
+      user_error(
+          "they take {}, and {}", format_size(bytes),
+          options_.disk_memory && most == *options_.disk_memory / kShare
+              ? fmt::format("a quarter of --disk-memory is {}", format_size(most))
+              : fmt::format("{} may hold {}, a quarter of what is free", directory_.string(), format_size(most)));
+    remove_others(bytes, most);
   }
 
   const Options& options_;
@@ -231,9 +269,9 @@ std::string token_cache_key(const DataOptions& data, const TextEncoder& encoder,
   return key;
 }
 
-Dataset load_dataset_cached(const Options& options, const DataOptions& data, const TextEncoder* encoder,
-                            const fs::path& tokenizer, uint64_t least) {
-  if (!encoder || data.files.empty() || !is_worth_keeping(data, least)) return load_dataset(data, encoder);
+CachedDataset load_dataset_cached(const Options& options, const DataOptions& data, const TextEncoder* encoder,
+                                  const fs::path& tokenizer, uint64_t least) {
+  if (!encoder || data.files.empty() || !is_worth_keeping(data, least)) return {load_dataset(data, encoder)};
   std::optional<Entry> entry;
   std::string refused;
   try {
@@ -243,10 +281,13 @@ Dataset load_dataset_cached(const Options& options, const DataOptions& data, con
   } catch (const std::runtime_error& error) {  // from snug, or from the file system's library
     refused = error.what();
   }
-  if (entry) return entry->load([&](const DataOptions& noted) { return load_dataset(noted, encoder); });
-  Dataset dataset = load_dataset(data, encoder);
+  if (entry) {
+    Dataset dataset = entry->load([&](const DataOptions& noted) { return load_dataset(noted, encoder); });
+    return {std::move(dataset), entry->bytes()};
+  }
+  CachedDataset loaded{load_dataset(data, encoder)};
   if (data.note) data.note(refused + "; no token ids are kept for later runs");
-  return dataset;
+  return loaded;
 }
 
 }  // namespace snug

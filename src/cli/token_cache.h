@@ -19,13 +19,18 @@ inline constexpr uint64_t kLeastCachedBytes = uint64_t{16} << 20;
 // Entries are files in `tokens` of --cache-dir, named by the hash of their key: the program, the tokenizer's files, the
 // bytes of the data's files in their order with the types that their names say, and every option of how they are read
 // (data/dataset_key.h). An entry holds its whole key. Processes that encode the same data wait for the one that began.
-// With --overwrite it is encoded anew. Entries together take no more than --disk-memory, nor a quarter of what the disk
-// would have free without them: those that were not used for longest are removed.
+// With --overwrite it is encoded anew. Entries together take no more than a quarter of --disk-memory, nor of what the
+// disk would have free without them: those that were not used for longest are removed, also when one that is there is
+// used. What they take then is no longer the plan's (Options::disk_taken).
 //
 // A line reports what cannot be kept, or is found damaged; that never fails. Nothing is kept without an encoder, of
 // files that have less than `least` bytes, or of files that are long for how few of their records are read.
-Dataset load_dataset_cached(const Options& options, const DataOptions& data, const TextEncoder* encoder,
-                            const std::filesystem::path& tokenizer, uint64_t least = kLeastCachedBytes);
+struct CachedDataset {
+  Dataset dataset;
+  uint64_t cache_bytes = 0;  // of all entries; 0 where none is used or kept
+};
+CachedDataset load_dataset_cached(const Options& options, const DataOptions& data, const TextEncoder* encoder,
+                                  const std::filesystem::path& tokenizer, uint64_t least = kLeastCachedBytes);
 
 // Returns all that decides an entry which holds what load_dataset() makes, as text. Throws UserError for a file that
 // cannot be read.

@@ -417,6 +417,7 @@ int train_command(Options options, const CommandFlags& flags) {
   keep_cut_of_run(options);
   const Heartbeat heartbeat = heartbeat_of(comm.get());
   Corpus corpus = read_corpus(options, heartbeat);
+  options.disk_taken = corpus.cache_bytes;
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
