@@ -97,6 +97,40 @@ TEST_F(Inputs, EveryCommandThatTakesAModelTakesAGgufFile) {
   takes({"export", "--out", "exported"});
 }
 
+TEST_F(Inputs, WhatIsRefusedIsSaidAlone) {
+  fs::create_directory(at("m"));
+  fs::copy(kFixtures / "gguf/smollm.tokenizer.json", at("m/tokenizer.json"));
+  fs::copy(kModels / "llama/config.json", at("m"));
+  put(at("d.jsonl"), R"({"text": "a"})");
+  const Words words{"tokenize", "--model", "m", "--data", "d.jsonl", "--sequence-length", "100000"};
+  const Outcome shown = run_well(words);
+  EXPECT_THAT(shown.err, HasSubstr("--sequence-length 100000 changes nothing"));
+  expect_refusal(with(words, {"--template", "none-such"}), {"template"});
+  put(at("d.jsonl"), R"({"txt": "a"})");
+  expect_refusal(words, {"d.jsonl"});
+}
+
+TEST_F(Inputs, RefusalsOfFilesAndTokenizersSayWhatHelps) {
+  const std::string file = kFixtures / "gguf/smollm.gguf";
+  std::string bytes = text_of(file);
+  put(at("short.gguf"), bytes.substr(0, bytes.size() - 4096));
+  expect_refusal(eval("short.gguf", {"--cache-dir", "cache"}),
+                 {"short.gguf", "; fetch the file again, or have llama.cpp's tools make another one"});
+  const std::string name = "llama";
+  const size_t architecture = bytes.find(name, bytes.find("general.architecture"));
+  bytes.replace(architecture, name.size(), "lemma");
+  put(at("other.gguf"), bytes);
+  for (const Words& words :
+       {eval("other.gguf", {"--cache-dir", "cache"}), Words{"import", "other.gguf", "--out", "run"}})
+    expect_refusal(words,
+                   {"'general.architecture'", "\"lemma\"",
+                    "; --model also takes the directory in Hugging Face's layout from which such a file was made"});
+  fs::create_directory(at("m"));
+  fs::copy(kModels / "llama/config.json", at("m"));
+  put(at("m/tokenizer.json"), R"({"version": "1.0", "model": {"type": "Unigram"}})");
+  expect_refusal(eval("m"), {"m/tokenizer.json, key 'model.type'", "needs no tokenizer (--data-format tokens)"});
+}
+
 TEST_F(Inputs, TextIsCutByADirectoryThatHasATokenizerAlone) {
   fs::create_directory(at("m"));
   fs::copy(kFixtures / "gguf/smollm.tokenizer.json", at("m/tokenizer.json"));
@@ -158,6 +192,29 @@ TEST_F(Quantized, EveryCommandSaysThatCodesPassThroughBf16IntoWhatTheBaseIsKeptI
     EXPECT_THAT(said(fp8, "fp8"), HasSubstr(" in fp8, e4m3, blocks of 16 x 16 was rounded, by 1 in 512 at most, and "
                                             "kept in fp8: a number differs by at most 1 in 16 of itself"));
   }
+}
+
+TEST_F(Quantized, CodesOfWhichConfigJsonSaysNothingAreNamedWithTheKey) {
+  const std::string q = "model.layers.0.self_attn.q_proj.";
+  const std::map<std::string, std::string> found{
+      {"gptq4", fmt::format("'{0}qweight', '{0}qzeros', '{0}scales', '{0}g_idx', codes of '{0}weight'", q)},
+      {"packed4", fmt::format("'{0}weight_packed', '{0}weight_scale', '{0}weight_shape', codes of '{0}weight'", q)},
+      {"fp8_block", fmt::format("'{0}weight' of F8_E4M3, '{0}weight_scale_inv', codes of '{0}weight'", q)},
+      {"float_channel", fmt::format("'{0}weight' of F8_E4M3, '{0}weight_scale', codes of '{0}weight'", q)}};
+  for (const auto& [name, codes] : found) {
+    fs::remove_all(at("m"));
+    copy_model(name);
+    set_config("quantization_config", nullptr);
+    expect_refusal(with_cache(eval("m")), {"m/model.safetensors: found " + codes,
+                                           "config.json needs the key 'quantization_config'", "quantize_config.json"});
+    expect_refusal({"import", "m", "--out", "run"},
+                   {"m/config.json: found no 'quantization_config', and '", "config.json needs the key"});
+  }
+  fs::remove_all(at("m"));
+  copy_model("gptq4");
+  fs::copy(models_ / "gptq4/expected.safetensors", at("m/model.safetensors"), fs::copy_options::overwrite_existing);
+  set_config("quantization_config", nullptr);
+  expect_refusal({"import", "m", "--out", "run"}, {"expected a model in fewer bits: others are read as they are"});
 }
 
 TEST_F(Quantized, ABiasThatTheModelHasNoPlaceForIsPassedOverIfItIsZero) {

@@ -364,6 +364,10 @@ TEST_F(Quantized, RulesForModulesAreHonouredOrRefusedByKey) {
 TEST_F(Quantized, RefusesAPlainModel) {
   copy("fp8_block");
   configure([](Json& config) { config.erase("quantization_config"); });
+  expect_refused({"config.json: found no 'quantization_config', and '" + kDown + "weight_scale_inv' in ",
+                  "model.safetensors, codes of '" + kDown + "weight': config.json needs the key"});
+  fs::copy(kFixtures / "fp8_block" / "expected.safetensors", model_ / "model.safetensors",
+           fs::copy_options::overwrite_existing);
   expect_refused({"config.json: found no 'quantization_config'", "read as they are, by --model"});
 }
 

@@ -35,7 +35,11 @@ void require_memory_for_data(uint64_t bytes) {
 std::optional<Tokenizer> tokenizer_of(const Options& options) {
   const std::filesystem::path directory = tokenizer_directory(options);
   if (options.data_format == "tokens" || !has_tokenizer(directory)) return std::nullopt;
-  return Tokenizer::load(directory);
+  try {
+    return Tokenizer::load(directory);
+  } catch (const UserError& error) {
+    user_error("{}; data that holds token ids needs no tokenizer (--data-format tokens)", error.what());
+  }
 }
 
 }  // namespace

@@ -22,8 +22,11 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
     user_error("--text reads standard input: found --data {} beside it, expected one of them",
                fmt::join(options.data, ","));
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(options));
-  say_lines(options_without_effect(options, {.shows_samples = !flags.text, .shows_text = flags.text}));
+  // What is refused is said alone: these lines come before what is printed first.
+  std::vector<std::string> notes =
+      options_without_effect(options, {.shows_samples = !flags.text, .shows_text = flags.text});
   auto print = [&](std::span<const int32_t> ids, const std::vector<int>& mask) {
+    say_lines(std::exchange(notes, {}));
     if (flags.json)
       fmt::print("{}\n", to_line({{"ids", ids}, {"mask", mask}}));
     else {
@@ -41,13 +44,14 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
       });
       print(ids, std::vector<int>(ids.size(), 1));
     }
+    say_lines(notes);
     return 0;
   }
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
   const TextEncoder encoder = encoder_of(tokenizer);
   const ModelTokens model = model_tokens(options);
   const PromptFormat format = prompt_format_of(options, model, &tokenizer);
-  say_lines(format.notes);
+  notes.insert(notes.begin(), format.notes.begin(), format.notes.end());
   const auto note = [](const std::string& line) { say(line + "\n"); };
   const RecordKinds kinds = for_each_sample(data_options(options, options.data, model.vocabulary, format, note),
                                             &encoder, [&](const Sample& sample, const std::string&) {
@@ -57,6 +61,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
                                               print(sample.ids, mask);
                                               if (!flags.json) fmt::print("\n");
                                             });
+  say_lines(notes);
   say_lines(options_without_effect(options, {.kinds = kinds}));
   return 0;
 }

@@ -17,6 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxNoteBytes = 1 << 16;
+constexpr std::string_view kOtherForm =
+    "--model also takes the directory in Hugging Face's layout from which such a file was made";
 
 std::vector<fs::path> files_of(const fs::path& model) {
   if (is_file(model)) return gguf_files(model);
@@ -32,10 +34,21 @@ uint64_t checksum_of(const std::vector<fs::path>& files) {
   return checksums.size() == 1 ? checksums[0] : hash_of(std::span<const uint64_t>(checksums));
 }
 
+// Adds what helps to what is refused.
+auto with_help(std::string_view help, const auto& f) {
+  try {
+    return f();
+  } catch (const UserError& error) {
+    user_error("{}; {}", error.what(), help);
+  }
+}
+
 // What cannot be read is refused before anything is announced.
 void refuse_unreadable(const fs::path& model) {
   if (is_file(model)) {
-    read_gguf(gguf_files(model));
+    with_help("fetch the file again, or have llama.cpp's tools make another one",
+              [&] { read_gguf(gguf_files(model)); });
+    with_help(kOtherForm, [&] { check_gguf(model); });
   } else {
     parse_model_config(plain_config(model), (model / "config.json").string());
     check_quantized(model);
@@ -43,7 +56,8 @@ void refuse_unreadable(const fs::path& model) {
 }
 
 std::vector<std::string> import_readable(const fs::path& model, const fs::path& out, Existing existing) {
-  return is_file(model) ? import_gguf(model, out, existing) : import_quantized(model, out, existing);
+  if (!is_file(model)) return import_quantized(model, out, existing);
+  return with_help(kOtherForm, [&] { return import_gguf(model, out, existing); });
 }
 
 }  // namespace

@@ -141,11 +141,17 @@ std::vector<std::string> notes_on(const GgufHeader& header) {
   return notes;
 }
 
-}  // namespace
+// Holds what a file's header says of the model that is made of it.
+struct ReadableGguf {
+  GgufHeader header;
+  std::vector<File> in;
+  nlohmann::ordered_json config;
+  std::vector<GgufTensorName> names;
+};
 
-std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, Existing existing) {
+ReadableGguf open_gguf(const fs::path& file) {
   const std::vector<fs::path> files = gguf_files(file);
-  const GgufHeader header = read_gguf(files);
+  GgufHeader header = read_gguf(files);
   std::vector<File> in;
   for (const fs::path& path : files) in.push_back(File::open_read(path, IoMode::Buffered));
   auto json = nlohmann::ordered_json::parse(gguf_model_config(header));
@@ -170,7 +176,7 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
                             {"high_freq_factor", scaling->high_freq_factor},
                             {"original_max_position_embeddings", static_cast<int64_t>(scaling->original_max_position)}};
   }
-  const std::vector<GgufTensorName> names =
+  std::vector<GgufTensorName> names =
       gguf_tensor_names({.architecture = &kind,
                          .hidden = config.hidden_size,
                          .inner = config.intermediate_size,
@@ -183,6 +189,15 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
                          .attention_biases = kind.may_have_biases && parsed.value("attention_bias", false),
                          .mlp_biases = kind.may_have_biases && parsed.value("mlp_bias", false)});
   check_tensors(header, kind, names);
+  return {std::move(header), std::move(in), std::move(json), std::move(names)};
+}
+
+}  // namespace
+
+void check_gguf(const fs::path& file) { gguf_tokenizer(open_gguf(file).header); }
+
+std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, Existing existing) {
+  const auto [header, in, json, names] = open_gguf(file);
   std::vector<SafetensorsTensor> tensors;
   for (const GgufTensorName& name : names) tensors.push_back({name.hugging_face, DType::BF16, name.shape});
   const SafetensorsLayout layout = layout_safetensors(tensors);

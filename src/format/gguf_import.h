@@ -20,6 +20,9 @@ namespace snug {
 std::vector<std::string> import_gguf(const std::filesystem::path& file, const std::filesystem::path& out,
                                      Existing existing);
 
+// Throws UserError for what import_gguf() refuses by a file's header.
+void check_gguf(const std::filesystem::path& file);
+
 // Returns the text of config.json for a file's metadata.
 std::string gguf_model_config(const GgufHeader& header);
 // Returns the text of generation_config.json.

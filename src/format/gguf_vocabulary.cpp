@@ -15,6 +15,10 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
+// What helps where GGUF has no form for a tokenizer.
+constexpr std::string_view kElse =
+    "; 'snug export --format adapter' writes no tokenizer, and what 'snug merge' writes has the model's own";
+
 using Type = SentencePieces::Type;
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
@@ -71,11 +75,12 @@ class JsonTokenizer {
     const bool whole_words = model_.boolean("ignore_merges", false);
     const Json only = normalizer();
     const bool nfc = only.is_object() && only.value("type", "") == "NFC";
-    if (!only.is_null() && !nfc) json_.fail("normalizer", "none or NFC, before byte-level tokens");
+    if (!only.is_null() && !nfc)
+      json_.fail("normalizer", fmt::format("none or NFC, before byte-level tokens{}", kElse));
     const auto pre = gguf_pre_tokenizer_name(json_.at("pre_tokenizer"), whole_words, nfc);
     if (!pre)
-      json_.fail("pre_tokenizer", fmt::format("one that GGUF has a name for, {}words that are tokens taken whole: {}",
-                                              whole_words ? "" : "without ", gguf_pre_tokenizer_names()));
+      json_.fail("pre_tokenizer", fmt::format("one that GGUF has a name for, {}words that are tokens taken whole: {}{}",
+                                              whole_words ? "" : "without ", gguf_pre_tokenizer_names(), kElse));
     writer.add("tokenizer.ggml.model", "gpt2");
     writer.add("tokenizer.ggml.pre", *pre);
     writer.add("tokenizer.ggml.tokens", std::span<const std::string>(vocabulary_.tokens));
@@ -166,7 +171,9 @@ class JsonTokenizer {
     const bool metaspace = is(cutter, "Metaspace");
     if (!metaspace || !normalizer.is_null() || cutter.value("split", true))
       json_.fail(normalizer.is_null() ? "pre_tokenizer" : "normalizer",
-                 "spaces written as '\u2581', with or without one before the text: GGUF has no form for others");
+                 fmt::format("spaces written as '\u2581', with or without one before the text: GGUF has no form for "
+                             "others{}",
+                             kElse));
     const std::string scheme = cutter.value("prepend_scheme", "always");
     if (scheme == "first")
       notes.push_back(
@@ -215,8 +222,8 @@ class JsonTokenizer {
       same = static_cast<size_t>(possible[i].joined) == joined->second;
     }
     if (!same)
-      model_.fail("merges",
-                  fmt::format("all {} ways to join two tokens to one, as scores of tokens say them", possible.size()));
+      model_.fail("merges", fmt::format("all {} ways to join two tokens to one, as scores of tokens say them{}",
+                                        possible.size(), kElse));
   }
 
   JsonObject json_, model_;
@@ -230,7 +237,7 @@ void write_model_pieces(GgufWriter& writer, const fs::path& directory, int64_t r
   if (static_cast<int64_t>(model.pieces.size()) > rows)
     user_error("{}: found {} pieces, expected at most the embedding's {} rows", source, model.pieces.size(), rows);
   if (model.collapses_spaces)
-    user_error("{}: found a model that removes extra spaces, expected one that keeps them", source);
+    user_error("{}: found a model that removes extra spaces, expected one that keeps them{}", source, kElse);
   Vocabulary vocabulary = padded(rows);
   for (size_t id = 0; id < model.pieces.size(); ++id) {
     vocabulary.tokens[id] = model.pieces[id].text;
@@ -271,8 +278,8 @@ void write_special_tokens(GgufWriter& writer, const fs::path& directory, const T
     if (id) writer.add_u32(fmt::format("tokenizer.ggml.{}_token_id", role), static_cast<uint64_t>(*id));
   };
   if (tokenizer.prefix().size() > 1)
-    user_error("{}: found a tokenizer that puts {} tokens before a text, expected one or none, as GGUF has a key for",
-               directory.string(), tokenizer.prefix().size());
+    user_error("{}: found a tokenizer that puts {} tokens before a text, expected one or none, as GGUF has a key for{}",
+               directory.string(), tokenizer.prefix().size(), kElse);
   std::optional<int64_t> eos;
   if (tokenizer.eos_id())
     eos = *tokenizer.eos_id();

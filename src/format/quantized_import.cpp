@@ -21,10 +21,24 @@ Json read_config(const fs::path& directory) {
   return parse_json(read_text(path, kMaxConfigBytes), path.string());
 }
 
+// Refuses a model whose files hold codes, of which config.json says nothing.
+void refuse_codes_alone(const fs::path& directory, const std::string& source) {
+  const SafetensorsIndex index = SafetensorsIndex::open_model(directory);
+  for (const SafetensorsEntry& entry : index.entries()) {
+    const size_t dot = entry.name.rfind('.');
+    const std::string weight = entry.name.substr(0, dot == entry.name.npos ? 0 : dot + 1) + "weight";
+    const SafetensorsEntry* plain = index.find(weight);
+    if (const std::string codes = index.codes_of(weight); !codes.empty() && !(plain && plain->dtype))
+      user_error("{}: found no '{}', and {} in {}, codes of '{}': {}", source, kQuantizationKeys[0], codes,
+                 index.files()[entry.file].string(), weight, kCodesNeedConfig);
+  }
+}
+
 QuantizationScheme read_quantization(const fs::path& directory) {
   const std::string source = (directory / "config.json").string();
   const Json config = read_config(directory);
   const auto quantization = find_quantization(JsonObject(config, source));
+  if (!quantization) refuse_codes_alone(directory, source);
   if (!quantization)
     user_error("{}: found no '{}', expected a model in fewer bits: others are read as they are, by --model {}", source,
                kQuantizationKeys[0], directory.string());

@@ -309,6 +309,25 @@ void SafetensorsIndex::refuse_wrapped(std::string_view name) const {
              files_[wrapped->file].string(), wrapped->name, name, whose, before);
 }
 
+std::string SafetensorsIndex::codes_of(std::string_view name) const {
+  constexpr std::string_view kWeight = "weight";
+  if (!name.ends_with(kWeight)) return "";
+  const std::string module(name.substr(0, name.size() - kWeight.size()));
+  std::string found;
+  for (const char* part : {"qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_scale", "weight_scale_inv",
+                           "weight_zero_point", "weight_shape", "SCB", "weight.absmax"})
+    if (find(module + part)) found += fmt::format("{}'{}{}'", found.empty() ? "" : ", ", module, part);
+  return found;
+}
+
+void SafetensorsIndex::refuse_codes(std::string_view name) const {
+  const std::string codes = codes_of(name);
+  if (codes.empty()) return;
+  const SafetensorsEntry* entry = find(name);
+  user_error("{}: found {}{}, codes of '{}', expected its numbers: {}", files_[0].string(),
+             entry ? fmt::format("'{}' of {}, ", name, entry->dtype_name) : "", codes, name, kCodesNeedConfig);
+}
+
 const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const Shape& shape,
                                                   std::string_view reason) const {
   const SafetensorsEntry* entry = find(name);
@@ -318,6 +337,7 @@ const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const S
   if (!entry && name.starts_with("model.") && find(name.substr(std::string_view("model.").size())))
     user_error("{}: found tensor '{}', expected '{}': a base model whose language-model head is missing",
                files_[0].string(), name.substr(std::string_view("model.").size()), name);
+  if (!entry || !entry->dtype) refuse_codes(name);
   if (!entry) refuse_wrapped(name);
   if (!entry) {
     if (files_.empty())

@@ -53,6 +53,11 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, ui
 // for the name of a file that is not in the directory of the index.
 std::map<std::string, std::vector<std::string>> parse_safetensors_index(std::string_view json, std::string_view source);
 
+// Says what helps where codes are found and nothing tells what they stand for.
+inline constexpr std::string_view kCodesNeedConfig =
+    "config.json needs the key 'quantization_config', which says how they are read (quant_method, bits, group_size); "
+    "fetch config.json again, or write there what a quantize_config.json says";
+
 // Says where every tensor of a model or an adapter lies, in safetensors or in files that torch.save wrote
 // (format/torch_file.h); a file's first bytes tell which.
 class SafetensorsIndex {
@@ -77,6 +82,9 @@ class SafetensorsIndex {
   // Returns the tensor, of a type that snug reads and of this shape; throws UserError otherwise. `reason` says where
   // the shape comes from ("config.json, 'intermediate_size'").
   const SafetensorsEntry& require(std::string_view name, const Shape& shape, std::string_view reason) const;
+  // Returns the tensors beside a weight that hold its codes, or belong to them, as quantisers name them: "'x.qweight',
+  // 'x.scales'"; empty where there are none.
+  std::string codes_of(std::string_view name) const;
   // Returns, by tensor, the files that the index of the shards names and that do not exist.
   const std::map<std::string, std::string, std::less<>>& absent() const { return absent_; }
 
@@ -85,6 +93,8 @@ class SafetensorsIndex {
   void add_shards(const std::filesystem::path& list);
   // Throws UserError if a tensor has the name behind something else, as wrappers of a model put it there.
   void refuse_wrapped(std::string_view name) const;
+  // Throws UserError if there are codes of a tensor in its place.
+  void refuse_codes(std::string_view name) const;
   void sort_entries();
 
   std::vector<std::filesystem::path> files_;
