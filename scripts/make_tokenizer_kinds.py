@@ -2,7 +2,7 @@
 """Makes tests/fixtures/tokenizer_kinds: the kinds of tokenizer.json that models have, each as what it differs by from one
 of three small vocabularies, and what the `tokenizers` library makes of texts that are hard to cut.
 
-    python scripts/make_tokenizer_kinds.py [--out tests/fixtures/tokenizer_kinds] [--cases 260]
+    python scripts/make_tokenizer_kinds.py [--out tests/fixtures/tokenizer_kinds] [--cases 230]
 
 bases.json       {BASE: tokenizer.json}: bytes, trained without regard to words, so that any wrong cut shows; characters,
                  the same with byte fallback; pieces, cut at spaces as SentencePiece does
@@ -87,7 +87,7 @@ QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| 
 TIKTOKEN = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$"
             r"|\s*[\r\n]|\s+(?!\S)|\s")
 DEEPSEEK_V3 = [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
-               r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+               '[!"#$%&' r"'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
                r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 DEEPSEEK_V2 = ["[\r\n]",
                "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅ"
@@ -137,6 +137,9 @@ KINDS = {
     "stripped": ("characters", {"normalizer": {"type": "Sequence", "normalizers": [
         {"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "NFC"}, {"type": "Prepend", "prepend": "▁"},
         {"type": "Replace", "pattern": {"String": "aa"}, "content": "b"}, REPLACE]}}),
+    "hunyuan": ("bytes", cut(split(CL100K % "")) | {"post_processor": template(("<s>", 0))}),
+    "hunyuan_dense": ("bytes", cut(*(split(pattern) for pattern in DEEPSEEK_V3))
+                      | {"normalizer": {"type": "Sequence", "normalizers": []}, "post_processor": byte_level()}),
 }
 
 
@@ -185,7 +188,7 @@ def write_decoded(out, tokenizers, texts, count):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/fixtures/tokenizer_kinds"))
-    parser.add_argument("--cases", type=int, default=260)
+    parser.add_argument("--cases", type=int, default=230)
     arguments = parser.parse_args()
     out = arguments.out
     out.mkdir(parents=True, exist_ok=True)

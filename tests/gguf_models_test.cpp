@@ -205,10 +205,19 @@ TEST(GgufPreTokenizers, AreWhatTheModelsFilesHave) {
                                    {"command_r", "smollm"},
                                    {"o200k", "gpt-4o"},
                                    {"tekken", "tekken"},
+                                   {"deepseek_v3", "deepseek-v3"},
                                    {"qwen3_5", "qwen35"}}) {
     EXPECT_EQ(gguf_pre_tokenizer_name(expected[kind]["patch"]["pre_tokenizer"], kind == std::string_view("tekken"),
                                       kind == std::string_view("qwen3_5")),
               name);
+  }
+  // Of names that cut alike, files may have either.
+  for (const auto& [kind, name] : {std::pair("hunyuan", "hunyuan"), {"hunyuan_dense", "hunyuan-dense"}}) {
+    const Json wanted = expected[kind]["patch"]["pre_tokenizer"];
+    const auto known = find_gguf_pre_tokenizer(name);
+    ASSERT_TRUE(known) << name;
+    EXPECT_EQ(known->pre_tokenizer, wanted) << name;
+    EXPECT_FALSE(known->normalizes_nfc || known->whole_words || known->starts_with_bos) << name;
   }
 }
 

@@ -51,11 +51,13 @@ const std::vector<Known>& all_known() {
       {.name = "smaug-bpe", .splits = {regex_of(WordPattern::Llama3)}},
       {.name = "qwen2", .splits = {regex_of(WordPattern::Qwen2)}, .nfc = true},
       {.name = "deepseek-r1-qwen", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "hunyuan", .splits = {regex_of(WordPattern::Qwen2)}},
       {.name = "qwen35", .splits = {kQwen35}, .nfc = true},
       {.name = "gpt-4o", .splits = {kO200k}},
       {.name = "llama4", .splits = {kO200k}},
       {.name = "tekken", .splits = {kTekken}, .whole_words = true, .bos = true},
       {.name = "deepseek-v3", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
+      {.name = "hunyuan-dense", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
       {.name = "deepseek-coder", .splits = {kLineEnds, kLetters, kPunctuation, kHanAndHangul}, .digits = Digits::Last},
   };
   return known;
