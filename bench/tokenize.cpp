@@ -2,7 +2,8 @@
 //
 //   tokenize --model DIRECTORY --text FILE [--threads 2] [--whole] [--seconds 3]
 //
-// Prints for each number of threads the tokens, the seconds of the fastest pass and the bytes per second.
+// Prints for each number of threads, one and --threads, the tokens, the seconds of the fastest pass and the bytes per
+// second, and how many times as fast several threads are as one.
 // bench/tokenize.py measures the `tokenizers` library on the same.
 #include <fmt/format.h>
 
@@ -56,7 +57,7 @@ size_t encode_all(const snug::Tokenizer& tokenizer, const std::vector<std::strin
 int main(int argc, char** argv) {
   CLI::App app("Texts to tokens");
   std::string model, file;
-  int threads = 1;
+  int threads = 2;
   double seconds = 3;
   bool whole = false;
   app.add_option("--model", model, "directory with tokenizer.json or tokenizer.model")->required();
@@ -69,6 +70,7 @@ int main(int argc, char** argv) {
     const snug::Tokenizer tokenizer = snug::Tokenizer::load(model);
     const std::string text = snug::read_text(file, uint64_t{1} << 31);
     const std::vector<std::string_view> texts = texts_of(text, whole);
+    double alone = 0;
     for (int count = 1; count <= threads; count += std::max(1, threads - 1)) {
       double best = std::numeric_limits<double>::max(), spent = 0;
       size_t tokens = 0;
@@ -81,6 +83,10 @@ int main(int argc, char** argv) {
       }
       fmt::print("{} threads: {} texts, {} tokens, {:.3f} s, {:.1f} MB/s\n", count, texts.size(), tokens, best,
                  static_cast<double>(text.size()) / best / 1e6);
+      if (count == 1)
+        alone = best;
+      else
+        fmt::print("{} threads are {:.2f} times as fast as one\n", count, alone / best);
     }
   } catch (const snug::UserError& error) {
     fmt::print(stderr, "tokenize: {}\n", error.what());

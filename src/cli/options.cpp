@@ -363,8 +363,9 @@ std::vector<OptionSpec> machine_specs() {
       size_option("device_memory", &O::device_memory,
                   "cap on the device of a rank, such as 24GiB; no plan exceeds it (what is free)"),
       size_option("host_memory", &O::host_memory, "cap on the memory of a node, over all its ranks (what is free)"),
-      size_option("disk_memory", &O::disk_memory,
-                  "cap on the disk of a node, over all its ranks, with token ids that are kept (what is free in disk_dir)"),
+      size_option(
+          "disk_memory", &O::disk_memory,
+          "cap on the disk of a node, over all its ranks, with token ids that are kept (what is free in disk_dir)"),
       text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's, or this one)"),
       word_option("reduce_every", &O::reduce_every, {"pass", "step"},
                   "when gradients are summed over ranks; 'step' sums passes on each rank first and changes last bits"),
