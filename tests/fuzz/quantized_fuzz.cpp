@@ -36,8 +36,11 @@ void read_as(QuantizationConfig config, const SafetensorsIndex& index, Quantizat
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const Json json = parse_json({reinterpret_cast<const char*>(data), size}, "fuzz");
-    if (const auto quantization = find_quantization(JsonObject(json, "fuzz")))
-      describe(parse_quantization_config(*quantization));
+    if (const auto quantization = find_quantization(JsonObject(json, "fuzz"))) {
+      const QuantizationScheme scheme = parse_quantization_config(*quantization);
+      describe(scheme.config);
+      for (const ModuleRule& rule : scheme.rules) rule.begins.matches("model.layers.0.mlp.down_proj");
+    }
   } catch (const UserError&) {
   }
   static const int file = memfd_create("fuzz", 0);
