@@ -44,6 +44,16 @@ struct RowSoftmax {
   }
 };
 
+// Replaces products s, which `scale` makes scores, by those of capped scores: scale s becomes cap tanh(scale s / cap).
+template <int N>
+__device__ void apply_cap(Sum (&s)[N], float scale, float cap) {
+  const float inner = 2 * kLog2E * scale / cap, outer = cap / scale;
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[n][i] = outer * (1 - __fdividef(2.0f, 1 + power_of_two(s[n][i] * inner)));
+}
+
 // Masks products with the keys from `at` on: keys after the query, and keys before the first to which it attends.
 template <int N>
 __device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {

@@ -175,15 +175,16 @@ __device__ int steps_over(int first, int least, int tokens, int rows = kTileRows
 }
 
 // Sets x to the least and y to the largest over all threads of the block.
-__device__ inline void block_min_max(int& x, int& y) {
-  __shared__ int least[kTileWarps], largest[kTileWarps];
+template <int warps = kTileWarps>
+__device__ void block_min_max(int& x, int& y) {
+  __shared__ int least[warps], largest[warps];
   x = __reduce_min_sync(kAll, x);
   y = __reduce_max_sync(kAll, y);
   if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = x;
   if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = y;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kTileWarps; w++) {
+  for (int w = 0; w < warps; w++) {
     x = min(x, least[w]);
     y = max(y, largest[w]);
   }
