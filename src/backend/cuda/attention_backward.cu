@@ -1,7 +1,7 @@
 // Computes the gradients of attention. P = exp(scale S - lse), dP = dO V^T, dS = P (dP - delta), delta = sum of dO O:
 //   dQ = scale dS K   by blocks of queries;   dK = scale dS^T Q, dV = P^T dO   by blocks of keys, which compute P
 //   again.
-#include "backend/cuda/attention_tiles.cuh"
+#include "backend/cuda/attention_softmax.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kRows, tokens - at, dim);
     commit_fetches();
   };
-  const float scale = op.scale * kLog2E;
+  const float scale = op.scale * kLog2E, inverse = op.cap > 0 ? capped_inverse(op.cap) : 0.0f;
   Sum dq[kColumns<D> / 8] = {};
   if (steps > 0) fetch(0);
   for (int step = 0; step < steps; step++) {
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     Sum s[kRows / 8] = {}, dp[kRows / 8] = {};
     multiply_transposed<D>(s, left_in_registers(queries), keys + offset);
     multiply_transposed<D>(dp, left_in_registers(gradients), values + offset);
+    if (op.cap > 0) apply_cap(s, op.scale, op.cap);
     const bool all = at + kRows <= first && at >= largest;
 #pragma unroll
     for (int n = 0; n < kRows / 8; n++)
@@ -110,7 +111,9 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (int i = 0; i < 4; i++) {
         const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
         const bool visible = all || (key <= row[i / 2] && key >= begin[i / 2]);
-        s[n][i] = visible ? power_of_two(fmaf(s[n][i], scale, -lse[i / 2])) * (dp[n][i] - delta[i / 2]) : 0.0f;
+        const float p = visible ? power_of_two(fmaf(s[n][i], scale, -lse[i / 2])) : 0.0f;
+        s[n][i] = p * (dp[n][i] - delta[i / 2]);
+        if (op.cap > 0) s[n][i] *= cap_slope(p, lse[i / 2], inverse);
       }
     multiply_add<D, kColumns<D>>(dq, s, keys + offset + part);
     __syncthreads();
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     lse[i % 2 * rows + t] = inside ? *op.lse.at(head, at + t) * kLog2E : 0.0f;
     delta[i % 2 * rows + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
   };
-  const float scale = op.scale * kLog2E;
+  const float scale = op.scale * kLog2E, inverse = op.cap > 0 ? capped_inverse(op.cap) : 0.0f;
   const int part = of_values ? 0 : static_cast<int>(blockIdx.z) * kColumns<D>;
   Sum dk[of_keys ? kColumns<D> / 8 : 1] = {}, dv[of_values ? D / 8 : 1] = {};
   if (all_steps > 0) fetch(0);
@@ -213,6 +216,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     Sum p[rows / 8] = {}, dp[rows / 8] = {};
     multiply_transposed<D>(p, keys, queries + offset);
     if constexpr (of_keys) multiply_transposed<D>(dp, values, gradients + offset);
+    if (op.cap > 0) apply_cap(p, op.scale, op.cap);
     const bool all = at >= first + kTileRows && at + rows <= least;
 #pragma unroll
     for (int n = 0; n < rows / 8; n++)
@@ -222,6 +226,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         const bool visible = all || (query >= row[j / 2] && query < end[j / 2]);
         p[n][j] = visible ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * rows + col])) : 0.0f;
         dp[n][j] = p[n][j] * (dp[n][j] - delta[i % 2 * rows + col]);
+        if (op.cap > 0) dp[n][j] *= cap_slope(p[n][j], lse[i % 2 * rows + col], inverse);
       }
     if constexpr (of_values) multiply_add<D>(dv, p, gradients + offset);
     if constexpr (of_keys) multiply_add<D, kColumns<D>>(dk, dp, queries + offset + part);

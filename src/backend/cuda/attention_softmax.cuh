@@ -54,6 +54,14 @@ __device__ void apply_cap(Sum (&s)[N], float scale, float cap) {
     for (int i = 0; i < 4; i++) s[n][i] = outer * (1 - __fdividef(2.0f, 1 + power_of_two(s[n][i] * inner)));
 }
 
+// Returns what the gradient of a capped score is multiplied by to be that of the score: 1 - tanh^2. The score follows
+// from its weight p and its row's lse (of 2^x); `inverse` is capped_inverse().
+__device__ inline float cap_slope(float p, float lse, float inverse) {
+  const float t = (__log2f(p) + lse) * inverse;
+  return p > 0 ? fmaf(-t, t, 1.0f) : 0.0f;
+}
+__device__ inline float capped_inverse(float cap) { return 1.0f / (cap * kLog2E); }
+
 // Masks products with the keys from `at` on: keys after the query, and keys before the first to which it attends.
 template <int N>
 __device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {

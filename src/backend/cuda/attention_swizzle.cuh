@@ -15,8 +15,8 @@ struct SwizzledTile {
   __device__ static int swizzle(int row) { return kChunks % 8 == 0 ? row % 8 : row / 2 % 4; }
   __device__ BFloat16* at(int row, int chunk) const { return data + row * D + (chunk ^ swizzle(row)) * 8; }
 
-  // Fetches rows [0, rows) from global memory, in the background, `dim` columns of them, which 4 divides; columns beyond
-  // those, and rows from `left` on, become zeros.
+  // Fetches rows [0, rows) from global memory, in the background, `dim` columns of them, which 4 divides; columns
+  // beyond those, and rows from `left` on, become zeros.
   template <int threads>
   __device__ void fetch(const BFloat16* from, int64_t stride, int rows, int64_t left, int dim) const {
     for (int i = static_cast<int>(threadIdx.x); i < rows * kChunks; i += threads) {

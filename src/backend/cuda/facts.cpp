@@ -143,11 +143,12 @@ struct KernelOf {
   Kernel attention(const A& op) const {
     const DType dtype = operands[0].dtype;
     const int64_t dim = op.shape.dim;
-    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability, op.cap > 0);
+    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
     const auto padded = [&](const auto& dims) { return *std::ranges::lower_bound(dims, dim); };
     switch (kernel) {
       case cuda::AttentionKernel::ByWarpgroups:
-        return {.name = cuda::name(kernel), .columns = padded(cuda::kWarpgroupDims)};
+        return {.name = cuda::name(kernel),
+                .columns = op.cap > 0 ? padded(cuda::kCappedWarpgroupDims) : padded(cuda::kWarpgroupDims)};
       case cuda::AttentionKernel::ByTiles:
         return {.name = cuda::name(kernel),
                 .slow = cuda::has_warpgroups(capability) ? "8 does not divide the size of heads" : "",
@@ -157,7 +158,6 @@ struct KernelOf {
     }
     // No card has tiles for fp32.
     const std::string_view why = dtype != DType::BF16 ? kNotBf16
-                                 : op.cap > 0         ? "scores have a soft cap"
                                  : dim % 4 != 0       ? "4 does not divide the size of heads"
                                                       : "heads have more than 256 elements";
     return {.name = cuda::name(kernel), .slow = why, .without_tensor_cores = true};
@@ -247,8 +247,8 @@ std::string_view name(AttentionKernel kernel) {
   return "";
 }
 
-AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability, bool capped) {
-  if (capped || dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
+  if (dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
     return AttentionKernel::ByToken;
   // The Tensor Memory Accelerator finds heads only at multiples of 16 bytes.
   return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
