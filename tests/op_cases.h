@@ -119,6 +119,9 @@ inline void add_long_attention(OpCases& cases) {
     for (const int64_t window : {0, 100})
       add_attention_and_backward(cases, attention_suffix("bf16.sizes", shape, window), DType::BF16,
                                  {shape, 0.1f, 0, window}, 205, {3, 150, 151, 200});
+  for (const HeadShape& shape : {HeadShape{2, 1, 36}, HeadShape{4, 2, 128}, HeadShape{2, 1, 256}})
+    add_attention_and_backward(cases, attention_suffix("bf16.capped.sizes", shape, 100), DType::BF16,
+                               {shape, 0.3f, 0, 100, 2.0f}, 333, {3, 150, 151, 325});
 }
 
 inline void add_rope(OpCases& cases) {

@@ -1,5 +1,4 @@
 #include "backend/cuda/attention_softmax.cuh"
-#include "backend/cuda/attention_swizzle.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -17,10 +16,11 @@ struct ForwardShape {
   static constexpr int kBytes = (kQueryElements + 2 * keys * D) * static_cast<int>(sizeof(BFloat16));
 };
 
-template <int D, int keys, class S = ForwardShape<D, keys>>
+template <int D, int keys, bool capped, class S = ForwardShape<D, keys>>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
+  static_assert(!S::kQueriesInRegisters || 2 * keys >= kTileRows, "queries come through the tiles of keys and values");
   using Tile = SwizzledTile<D>;
   const Tile queries{reinterpret_cast<BFloat16*>(shared_bytes)};
   const Tile k_tile{queries.data + S::kQueryElements}, v_tile{k_tile.data + keys * D};
@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows, tokens = static_cast<int>(op.tokens);
   const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = warp * 16 * S::kFragments;  // of the tile's rows
 
-  const auto fetch = [&](const Tile& tile, const Rows<BFloat16>& from, int column, int at, int rows) {
-    tile.template fetch<S::kThreads>(from.at(at, column), from.stride, rows, tokens - at, dim);
+  const auto fetch = [&]<int rows>(const Tile& tile, const Rows<BFloat16>& from, int column, int at) {
+    tile.template fetch<rows, S::kThreads>(from.at(at, column), from.stride, tokens - at, dim);
     commit_fetches();
   };
-  fetch(queries, op.q, op.heads.query(head), first, kTileRows);
+  fetch.template operator()<kTileRows>(queries, op.q, op.heads.query(head), first);
   const AttentionMask mask = op.mask(documents);
   int row[S::kFragments][2], begin[S::kFragments][2];
   int least = tokens, largest = 0;
@@ -70,21 +70,21 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int steps = steps_over<keys>(first, least, tokens);
   RowSoftmax softmax[S::kFragments];
   Sum out[S::kFragments][D / 8] = {};
-  if (steps > 0) fetch(k_tile, op.k, op.heads.key(kv_head), least, keys);
+  if (steps > 0) fetch.template operator()<keys>(k_tile, op.k, op.heads.key(kv_head), least);
   for (int step = 0; step < steps; step++) {
     const int at = least + step * keys;
     wait_fetches<0>();
     __syncthreads();  // the keys are there, and nobody reads the values of the step before
-    fetch(v_tile, op.v, op.heads.key(kv_head), at, keys);
+    fetch.template operator()<keys>(v_tile, op.v, op.heads.key(kv_head), at);
     Sum s[S::kFragments][keys / 8] = {};
     k_tile.multiply_transposed(s, left);
     wait_fetches<0>();
     __syncthreads();  // the values are there, and nobody reads the keys
-    if (step + 1 < steps) fetch(k_tile, op.k, op.heads.key(kv_head), at + keys, keys);
+    if (step + 1 < steps) fetch.template operator()<keys>(k_tile, op.k, op.heads.key(kv_head), at + keys);
     const bool masked = at + keys > first || at < largest;
 #pragma unroll
     for (int m = 0; m < S::kFragments; m++) {
-      if (op.cap > 0) apply_cap(s[m], op.scale, op.cap);
+      if constexpr (capped) apply_cap(s[m], op.scale, op.cap);
       if (masked) apply_mask(s[m], at, row[m], begin[m]);
       float factor[2];
       softmax[m].add(s[m], op.scale * kLog2E, factor);
@@ -101,12 +101,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 }
 
 // Returns the launch of the kernel that takes so many keys a step.
-template <int D, int keys>
+template <int D, int keys, bool capped>
 AttentionLaunch forward_launch(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
   using S = ForwardShape<D, keys>;
-  allow_shared(attention_forward_kernel<D, keys>, S::kBytes);
+  allow_shared(attention_forward_kernel<D, keys, capped>, S::kBytes);
   return [=, grid = dim3(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads))](int documents) {
-    attention_forward_kernel<D, keys><<<grid, S::kThreads, S::kBytes, stream>>>(op, documents);
+    attention_forward_kernel<D, keys, capped><<<grid, S::kThreads, S::kBytes, stream>>>(op, documents);
     check_launch("attention");
   };
 }
@@ -114,17 +114,17 @@ AttentionLaunch forward_launch(const AttentionRows<BFloat16>& op, cudaStream_t s
 }  // namespace
 
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
-  return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() -> AttentionLaunch {
+  return dispatch_tile<kTileDims>(op.heads.dim, op.cap, [&]<int D, bool capped>() -> AttentionLaunch {
     // Heads of 128 take 64 KiB in steps of 64 keys: an A100's multiprocessor has room for two such blocks, those of
     // cards for gaming (8.6, 8.9, 12.0), with 99 KiB, have room for two in steps of 32.
-    constexpr int kKeys = D <= 64 ? 128 : 64;
+    constexpr int kKeys = 64;
     if constexpr (D == 128) {
       const int64_t most = int64_t{2} * multiprocessors();
-      if (resident_blocks(attention_forward_kernel<D, kKeys>, ForwardShape<D, kKeys>::kThreads,
+      if (resident_blocks(attention_forward_kernel<D, kKeys, capped>, ForwardShape<D, kKeys>::kThreads,
                           ForwardShape<D, kKeys>::kBytes) < most)
-        return forward_launch<D, 32>(op, stream);
+        return forward_launch<D, 32, capped>(op, stream);
     }
-    return forward_launch<D, kKeys>(op, stream);
+    return forward_launch<D, kKeys, capped>(op, stream);
   });
 }
 

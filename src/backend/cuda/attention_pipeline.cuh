@@ -84,15 +84,6 @@ __device__ inline void thread_rows(int first, int tokens, const AttentionMask& m
   }
 }
 
-// Calls f.template operator()<D, capped>() with the columns of the tiles for heads of `dim` elements, and whether their
-// scores have a soft cap.
-template <class F>
-decltype(auto) dispatch_tile(int64_t dim, float cap, const F& f) {
-  if (cap > 0)
-    return dispatch_dim<kCappedWarpgroupDims>(dim, [&]<int D>() { return f.template operator()<D, true>(); });
-  return dispatch_dim<kWarpgroupDims>(dim, [&]<int D>() { return f.template operator()<D, false>(); });
-}
-
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
 // Identifies `rows` rows of one head, by their number: the `late` rows of all heads come first, or the early ones.

@@ -74,6 +74,19 @@ __device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (
     }
 }
 
+// Masks transposed products with the queries from `at` on: queries before the key, and queries that no longer attend to
+// it.
+template <int N>
+__device__ void apply_transposed_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&end)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int query = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
+      if (query < row[j / 2] || query >= end[j / 2]) s[n][j] = -INFINITY;
+    }
+}
+
 // Saves the tile of a head that begins at row `first`, and the divisors of its rows' weights.
 template <int D, bool in_eights = false>
 __device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int first, const int (&row)[2],

@@ -246,8 +246,8 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
 }  // namespace
 
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  return dispatch_tile(op.heads.dim, op.cap,
-                       [&]<int D, bool capped>() { return prepare<D, capped>(op, counter, stream); });
+  return dispatch_tile<kWarpgroupDims>(op.heads.dim, op.cap,
+                                       [&]<int D, bool capped>() { return prepare<D, capped>(op, counter, stream); });
 }
 
 }  // namespace snug::cuda

@@ -64,18 +64,6 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
   }
 }
 
-// Masks transposed products with the queries from `at` on: queries before the key, and queries that no longer attend to
-// it.
-__device__ void apply_transposed_mask(Sum (&s)[kSumsPerStep], int at, const int (&row)[2], const int (&end)[2]) {
-#pragma unroll
-  for (int n = 0; n < kSumsPerStep; n++)
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int query = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
-      if (query < row[j / 2] || query >= end[j / 2]) s[n][j] = -INFINITY;
-    }
-}
-
 // Holds a thread's two rows of keys, and the steps over the queries that attend to them.
 template <bool capped>
 struct KeyRows {
@@ -286,7 +274,7 @@ struct Keys {
 }  // namespace
 
 std::vector<GradientLaunch> key_gradient_launches(int dim, float cap, cudaStream_t stream) {
-  return dispatch_tile(dim, cap, [&]<int D, bool capped>() -> std::vector<GradientLaunch> {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool capped>() -> std::vector<GradientLaunch> {
     if constexpr (D <= 128)
       return {gradient_launch<D, Gradients::OfKeysAndValues, Keys<capped>>(stream)};
     else

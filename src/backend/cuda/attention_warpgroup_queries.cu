@@ -101,7 +101,7 @@ struct Queries {
 }  // namespace
 
 GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream) {
-  return dispatch_tile(dim, cap, [&]<int D, bool capped>() {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool capped>() {
     return gradient_launch<D, Gradients::OfQueries, Queries<capped>>(stream);
   });
 }

@@ -144,11 +144,12 @@ struct KernelOf {
     const DType dtype = operands[0].dtype;
     const int64_t dim = op.shape.dim;
     const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
-    const auto padded = [&](const auto& dims) { return *std::ranges::lower_bound(dims, dim); };
+    const auto padded = [&](const auto& dims) {
+      return op.cap > 0 ? *std::ranges::lower_bound(cuda::kCappedTileDims, dim) : *std::ranges::lower_bound(dims, dim);
+    };
     switch (kernel) {
       case cuda::AttentionKernel::ByWarpgroups:
-        return {.name = cuda::name(kernel),
-                .columns = op.cap > 0 ? padded(cuda::kCappedWarpgroupDims) : padded(cuda::kWarpgroupDims)};
+        return {.name = cuda::name(kernel), .columns = padded(cuda::kWarpgroupDims)};
       case cuda::AttentionKernel::ByTiles:
         return {.name = cuda::name(kernel),
                 .slow = cuda::has_warpgroups(capability) ? "8 does not divide the size of heads" : "",
