@@ -272,6 +272,26 @@ std::string restore_wrongly(OpRunner& runner) {
              {},
              2e-5,
              1e-3});
+    const CaseOperand bias = in("bias", t, {200}, list(values));
+    const OpCase layer{"layer_norm",
+                       LayerNorm{1e-5f, true, true},
+                       {x, gain, bias, out("y", t, shape), out("moments", DType::F32, {2, 67})},
+                       {}};
+    made.clear();
+    said += runner.run(layer, &made);
+    std::vector<double> moments;
+    for (size_t i = 0; i < 2 * 67; i++) moments.push_back(as_number<float>(made[4].data() + kMargin + 4 * i));
+    for (const bool sums : {false, true}) {
+      OpCase c{"layer_norm_backward",
+               LayerNormBackward{true, sums, sums, true, true, true},
+               {inout("dy", t, shape), x, gain, bias, in("moments", DType::F32, {2, 67}, list(moments)),
+                inout("dx", t, shape)},
+               {},
+               2e-5,
+               1e-3};
+      if (sums) c.operands.insert(c.operands.end(), {out("dgain", t, {200}), out("dbias", t, {200})});
+      compare(layer, 3, c);
+    }
     compare({"swiglu", SwiGlu{}, {in("gate_up", t, wide, list(values)), out("h", t, shape)}, {}}, 1,
             {"swiglu_backward",
              SwiGluBackward{true},

@@ -300,6 +300,26 @@ TEST(Tape, ANormedBranchsBackwardIsTheGradientOfItsForward) {
   }
 }
 
+// LayerNorm, with and without a bias, by 1 + weight, and of heads; what is not trained has no gradient.
+TEST(Tape, ALayerNormsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    block.mlp_post_norm = p.norm("mlp_post_norm");
+    block.query_norm = {p.add("query_norm", {4}), 1e-3};
+    block.key_norm = {p.add("key_norm", {4}), 1e-3};
+    for (Norm* norm :
+         {&block.attention_norm, &block.mlp_norm, &block.mlp_post_norm, &block.query_norm, &block.key_norm})
+      norm->kind = NormKind::Layer;
+    block.mlp_norm.plus_one = true;
+    block.mlp_norm.bias = p.add("mlp_norm.bias", {kWidth});
+    block.mlp_post_norm.bias = p.add("mlp_post_norm.bias", {kWidth}, rank == 0);
+    block.key_norm.bias = p.add("key_norm.bias", {4});
+    p.table.params[static_cast<size_t>(block.attention_norm.gain)].trainable = rank == 0;
+    expect_gradients(p.table, layer_of(block));
+  }
+}
+
 // Two readers of the norm, as in parallel blocks: their contributions add up, and nothing is restored too early.
 TEST(Tape, AValueWithTwoReadersHasTheSumOfTheirGradients) {
   Params p;

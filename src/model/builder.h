@@ -81,7 +81,7 @@ class Builder {
   // The embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. `batch` is of a
   // pass that trains: without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
-  // Normed rows (+ addend).
+  // Normed rows (+ addend), by RMSNorm or LayerNorm.
   Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
                  std::optional<Value> addend = std::nullopt);
   // Heads of queries and of keys, each normed by itself; the results lie side by side.

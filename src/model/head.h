@@ -1,4 +1,4 @@
-// What follows the last layer: final RMSNorm, projection to the vocabulary, and cross-entropy, in chunks of rows so
+// What follows the last layer: final norm, projection to the vocabulary, and cross-entropy, in chunks of rows so
 // that the logits of a pass are never held at once. Rows without a loss target are dropped before the norm; chunks
 // beyond a pass's loss rows are skipped. It is no layer: each chunk's gradient is made beside its loss.
 #pragma once

@@ -50,7 +50,9 @@ class TableBuilder {
     if (spec.weight.empty()) return {};
     const ParamId gain = add(prefix + spec.weight, {elements}, false, false);
     table_.params.back().initial = spec.plus_one ? 0.0f : 1.0f;
-    return {gain, spec.epsilon, spec.plus_one};
+    check(spec.bias.empty() || spec.kind == NormKind::Layer, "'{}' is the bias of an RMSNorm", spec.bias);
+    const ParamId bias = spec.bias.empty() ? kNoParam : add(prefix + spec.bias, {elements}, false, false);
+    return {gain, spec.epsilon, spec.plus_one, spec.kind, bias};
   }
 
   LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {

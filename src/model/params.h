@@ -65,6 +65,8 @@ struct Norm {
   ParamId gain = kNoParam;
   double epsilon = 0;
   bool plus_one = false;
+  NormKind kind = NormKind::Rms;
+  ParamId bias = kNoParam;
 };
 
 // What a layer has of parameters; its LayerSpec says the rest.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/rope.h"
@@ -12,10 +13,15 @@
 namespace snug {
 
 // Names of tensors are those of the model's files; within a layer they follow the layer's prefix.
+enum class NormKind : uint8_t { Rms, Layer };  // the ops RmsNorm and LayerNorm
+inline std::string_view name(NormKind kind) { return kind == NormKind::Rms ? "rms_norm" : "layer_norm"; }
+
 struct NormSpec {
   std::string weight;  // "input_layernorm.weight"
   double epsilon = 0;
   bool plus_one = false;  // the gain is 1 + the weight
+  NormKind kind = NormKind::Rms;
+  std::string bias{};  // of LayerNorm: "input_layernorm.bias"; empty: none
 };
 
 // One linear of the model.

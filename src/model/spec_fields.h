@@ -8,10 +8,12 @@ namespace snug {
 
 template <RecordOf<NormSpec> R, class Visit>
 void visit_fields(R& norm, Visit&& visit) {
-  auto& [weight, epsilon, plus_one] = norm;
+  auto& [weight, epsilon, plus_one, kind, bias] = norm;
   visit("weight", weight);
   visit("epsilon", epsilon);
   visit("plus_one", plus_one);
+  visit("kind", kind);
+  visit("bias", bias);
 }
 
 template <RecordOf<LinearPart> R, class Visit>

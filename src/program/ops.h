@@ -147,6 +147,24 @@ struct RmsNormBackward {
   bool accumulate = false, gain_gradient = false, restore = false, plus_one = false;
 };
 
+// LayerNorm (Ba et al., arXiv:1607.06450): y = gain z + bias, z = (x - mean(x)) rstd, rstd = 1 / sqrt(mean((x -
+// mean(x))^2) + epsilon). `plus_one` is RmsNorm's.
+// x r [T, n], gain r [n], bias r [n] ? bias, y w [T, n], moments w [2, T] fp32: the means, then rstd. Or by heads, as
+// RmsNorm: moments [2, T k].
+struct LayerNorm {
+  float epsilon = 0;
+  bool plus_one = false, bias = false;
+};
+
+// Gradient of LayerNorm: dx = (accumulate ? dx : 0) + rstd (gain dy - mean(gain dy) - z mean(gain dy z)); dgain = sum
+// over rows of dy z; dbias = sum over rows of dy. With `restore` dy becomes y, as LayerNorm gave it, for which alone
+// the bias is read. dy r|rw [T, n], x r [T, n], gain r [n], bias r [n] ? bias, moments r [2, T] fp32, dx rw|w [T, n],
+// dgain w [n] ? gain_gradient, dbias w [n] ? bias_gradient. A norm of heads restores nothing.
+struct LayerNormBackward {
+  bool accumulate = false, gain_gradient = false, bias_gradient = false, restore = false, plus_one = false,
+       bias = false;
+};
+
 // What a gated linear unit (Shazeer, arXiv:2002.05202) does to its gate: SiLU, as SwiGLU has it, or GELU by tanh
 // (Hendrycks and Gimpel, arXiv:1606.08415), as GeGLU in Gemma.
 enum class GateActivation : uint8_t { Silu, GeluTanh };
@@ -416,12 +434,13 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
-                           AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
-                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
-                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
-                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
-                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+using Attrs =
+    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
+                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
+                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
+                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
+                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
+                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

@@ -54,6 +54,11 @@ constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilo
 constexpr auto describe(const RmsNormBackward&) {
   return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore", "plus_one");
 }
+constexpr auto describe(const LayerNorm&) { return describe_as("layer_norm", "epsilon", "plus_one", "bias"); }
+constexpr auto describe(const LayerNormBackward&) {
+  return describe_as("layer_norm_backward", "accumulate", "gain_gradient", "bias_gradient", "restore", "plus_one",
+                     "bias");
+}
 constexpr auto describe(const SwiGlu&) { return describe_as("swiglu", "activation"); }
 constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore", "activation"); }
 constexpr auto describe(const SwiGluGemm&) { return describe_as("swiglu_gemm", "parts", "result", "activation"); }
@@ -117,6 +122,9 @@ void for_each_field(const Kind& op, F&& f) {
   } else if constexpr (names.size() == 5) {
     const auto& [a, b, c, d, e] = op;
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
+  } else if constexpr (names.size() == 6) {
+    const auto& [a, b, c, d, e, g] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e), f(names[5], g);
   } else {
     static_assert(names.size() == 9, "a kind with another number of fields needs a branch here");
     const auto& [a, b, c, d, e, g, h, i, j] = op;

@@ -70,6 +70,29 @@ Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& weight, double epsi
   return y;
 }
 
+// y = gain (x - mean) / sqrt(mean((x - mean)^2) + epsilon) + bias, row by row, where gain is the weight and `more`;
+// moments, if given, takes the means, then the factors.
+template <class S>
+Matrix<S> layer_norm(const Matrix<S>& x, const std::vector<S>& weight, const std::vector<S>& bias, double epsilon,
+                     double more = 0, std::vector<S>* moments = nullptr) {
+  Matrix<S> y(x.rows, x.cols);
+  std::vector<S> factors;
+  const S count = static_cast<double>(x.cols);
+  for (int64_t t = 0; t < x.rows; t++) {
+    S sum = 0, squares = 0;
+    for (int64_t i = 0; i < x.cols; i++) sum += x(t, i);
+    const S mean = sum / count;
+    for (int64_t i = 0; i < x.cols; i++) squares += (x(t, i) - mean) * (x(t, i) - mean);
+    const S r = S(1) / std::sqrt(squares / count + S(epsilon));
+    for (int64_t i = 0; i < x.cols; i++)
+      y(t, i) = (at(weight, i) + more) * ((x(t, i) - mean) * r) + (bias.empty() ? S(0) : at(bias, i));
+    if (moments) moments->push_back(mean);
+    factors.push_back(r);
+  }
+  if (moments) moments->insert(moments->end(), factors.begin(), factors.end());
+  return y;
+}
+
 // Every gain.size() values of a row by themselves.
 template <class S>
 Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, double more) {

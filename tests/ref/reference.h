@@ -6,34 +6,11 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "ref/forward.h"
+#include "ref/layer_norm.h"
 #include "ref/quantize.h"
 #include "ref/update.h"
-#include "tensor/view.h"
 
 namespace snug::ref {
-
-// An operand's elements, as numbers: dense, whatever the view's stride.
-struct Tensor {
-  DType dtype = DType::F32;
-  Shape shape;
-  std::vector<double> values;
-
-  int64_t rows() const { return shape.rows(); }
-  int64_t cols() const { return shape.cols(); }
-  double& operator()(int64_t r, int64_t c) { return values[static_cast<size_t>(r * cols() + c)]; }
-  double operator()(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * cols() + c)]; }
-  double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
-  double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
-  int64_t index(int64_t i) const { return static_cast<int64_t>(at(values, i)); }
-
-  Matrix<double> matrix() const {
-    Matrix<double> m(rows(), cols());
-    m.data = values;
-    return m;
-  }
-  std::vector<int32_t> integers(int64_t count) const { return {values.begin(), values.begin() + count}; }
-};
 
 // Columns of several matrices, one after the other: as forward.h has queries, keys and values.
 inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
@@ -244,15 +221,16 @@ class Reference {
   void operator()(const RmsNorm& op) {
     std::vector<double> rstd;
     o_[2].values =
-        rms_norm(by_heads(o_[0]).matrix(), o_[1].values, static_cast<double>(op.epsilon), op.plus_one, &rstd).data;
+        rms_norm(by_heads(o_[0], o_[1]).matrix(), o_[1].values, static_cast<double>(op.epsilon), op.plus_one, &rstd)
+            .data;
     o_[3].values = rstd;
   }
 
   void operator()(const RmsNormBackward& op) {
-    const Tensor &rstd = o_[3], x = by_heads(o_[1]);
+    const Tensor &rstd = o_[3], x = by_heads(o_[1], o_[2]);
     Tensor gain = o_[2];
     for (double& value : gain.values) value += op.plus_one;
-    Tensor dy = by_heads(o_[0]), dx = by_heads(o_[4]);
+    Tensor dy = by_heads(o_[0], o_[2]), dx = by_heads(o_[4], o_[2]);
     if (op.gain_gradient) std::ranges::fill(o_[5].values, 0.0);
     for (int64_t t = 0; t < x.rows(); t++) {
       double mean = 0;
@@ -267,6 +245,9 @@ class Reference {
     o_[0].values = dy.values;
     o_[4].values = dx.values;
   }
+
+  void operator()(const LayerNorm& op) { layer_norm(op, o_); }
+  void operator()(const LayerNormBackward& op) { layer_norm_backward(op, o_); }
 
   void operator()(const SwiGlu& op) { o_[1].values = swiglu(o_[0].matrix(), op.activation).data; }
 
@@ -503,12 +484,6 @@ class Reference {
   }
 
  private:
-  // A row a head of a norm's operand: as many columns as its gain has.
-  Tensor by_heads(const Tensor& x) const {
-    const int64_t n = (o_.size() == 4 ? o_[1] : o_[2]).shape.count();
-    return {x.dtype, {x.shape.count() / n, n}, x.values};
-  }
-
   // State in bf16 or 8 bits: the step in fp32, block by block.
   void rounded_adamw(const AdamW& op, Tensor& w, Tensor& m, Tensor& v) {
     const bool bit8 = op.format == StateFormat::Bit8;

@@ -12,6 +12,10 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands);
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands);
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
 
+Launch bind_layer_norm(const LayerNorm& norm, Operands operands);
+Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands);
+uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, int64_t rows, int64_t cols);
+
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands);
 Launch bind_accumulate(Operands operands);

@@ -94,12 +94,8 @@ struct ScratchBytes {
     return std::max(cuda::kGemmScratchBytes,
                     cuda::adapter_backward_scratch_bytes(op, dy.rows(), operands[1].shape.cols()));
   }
-  uint64_t operator()(const RmsNormBackward& op) const {
-    const int64_t count = first("rms_norm_backward").count();
-    check(operands.size() > 2, "rms_norm_backward: {} operands, expected 'dy', 'x' and 'gain' first", operands.size());
-    const int64_t n = std::max<int64_t>(1, operands[2].shape.count());
-    return cuda::rms_norm_backward_scratch_bytes(op, operands[0].dtype, count / n, n);
-  }
+  uint64_t operator()(const RmsNormBackward& op) const { return norm(op, cuda::rms_norm_backward_scratch_bytes); }
+  uint64_t operator()(const LayerNormBackward& op) const { return norm(op, cuda::layer_norm_backward_scratch_bytes); }
   uint64_t operator()(const Attention&) const { return cuda::kTileCounterBytes; }
   uint64_t operator()(const AttentionBackward& op) const {
     return cuda::attention_backward_scratch_bytes(op, first("attention_backward").rows());
@@ -107,6 +103,16 @@ struct ScratchBytes {
   template <class Other>
   uint64_t operator()(const Other&) const {
     return 0;
+  }
+
+ private:
+  // A row for each head.
+  template <class Backward, class Bytes>
+  uint64_t norm(const Backward& op, const Bytes& bytes) const {
+    const int64_t count = first(kind(op)).count();
+    check(operands.size() > 2, "{}: {} operands, expected 'dy', 'x' and 'gain' first", kind(op), operands.size());
+    const int64_t n = std::max<int64_t>(1, operands[2].shape.count());
+    return bytes(op, operands[0].dtype, count / n, n);
   }
 };
 
@@ -233,6 +239,12 @@ SNUG_INSTANTIATE(TensorView)
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols) {
   const int64_t block_rows = norm_block_rows(rows, cols, dtype), blocks = ceil_div(rows, block_rows);
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
+}
+
+uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, DType dtype, int64_t rows, int64_t cols) {
+  const int64_t blocks = ceil_div(rows, norm_block_rows(rows, cols, dtype));
+  const int64_t sums = (norm.gain_gradient ? 1 : 0) + (norm.bias_gradient ? 1 : 0);
+  return static_cast<uint64_t>(sums * blocks * cols) * sizeof(float);
 }
 
 std::string_view name(AttentionKernel kernel) {
