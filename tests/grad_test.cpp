@@ -151,11 +151,25 @@ TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
 
 TEST(Grad, SwiGlu) {
   Array gate_up = random({7, 26}, 1, -6, 6), dh = random({7, 13}, 2), dgate_up = zeros({7, 26});
-  for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
+  for (const Activation activation : kAllActivations) {
     run(SwiGluBackward{false, activation}, {&dh, &gate_up, &dgate_up});
     auto c = matrix(gate_up);
     const auto loss = [&] { return contract(ref::swiglu(c, activation).data, dh); };
     expect_near(dgate_up, ref::complex_step(c.data, loss), "dgate_up");
+  }
+}
+
+TEST(Grad, Activations) {
+  Array x = random({7, 26}, 1, -6, 6), dh = random({7, 26}, 2), dx = zeros({7, 26});
+  for (const Activation activation : kAllActivations) {
+    run(ActivateBackward{false, activation}, {&dh, &x, &dx});
+    auto c = matrix(x);
+    const auto loss = [&] {
+      auto h = c.data;
+      for (Complex& value : h) value = ref::activated(activation, value);
+      return contract(h, dh);
+    };
+    expect_near(dx, ref::complex_step(c.data, loss), word(activation).data());
   }
 }
 

@@ -282,8 +282,20 @@ inline void add_pointwise(OpCases& cases) {
   // Where e^-x overflows or vanishes the limits are 0 and x.
   const Filling gates = strewn({0, -100, 100, -88.5, 88.5, -1e4, 1e4});
   for (const DType t : kActivations) {
-    for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
-      const auto suffix = fmt::format("{}{}", name(t), activation == GateActivation::Silu ? "" : ".gelu");
+    for (const Activation activation : kAllActivations) {
+      const auto suffix = fmt::format("{}.{}", name(t), word(activation));
+      for (const Shape& shape : {Shape{9, 35}, Shape{16, 1032}}) {
+        const auto size = fmt::format("{}.{}x{}", suffix, shape[0], shape[1]);
+        cases.push_back(
+            {"activate." + size, Activate{activation}, {in("x", t, shape, gates, 8), out("h", t, shape)}, {}});
+        for (const bool restore : {false, true})
+          cases.push_back({fmt::format("activate_backward.{}{}", size, restore ? ".restore" : ""),
+                           ActivateBackward{restore, activation},
+                           {restore ? inout("dh", t, shape, uniform(), 8) : in("dh", t, shape, uniform(), 8),
+                            in("x", t, shape, gates), out("dx", t, shape, 8)},
+                           {},
+                           2e-5});
+      }
       cases.push_back(
           {"swiglu." + suffix, SwiGlu{activation}, {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)}, {}});
       for (const bool restore : {false, true})

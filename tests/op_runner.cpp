@@ -292,6 +292,13 @@ std::string restore_wrongly(OpRunner& runner) {
       if (sums) c.operands.insert(c.operands.end(), {out("dgain", t, {200}), out("dbias", t, {200})});
       compare(layer, 3, c);
     }
+    for (const Activation activation : kAllActivations)
+      compare({"activate", Activate{activation}, {x, out("h", t, shape)}, {}}, 1,
+              {"activate_backward",
+               ActivateBackward{true, activation},
+               {inout("dh", t, shape), x, out("dx", t, shape)},
+               {},
+               2e-5});
     compare({"swiglu", SwiGlu{}, {in("gate_up", t, wide, list(values)), out("h", t, shape)}, {}}, 1,
             {"swiglu_backward",
              SwiGluBackward{true},

@@ -91,7 +91,9 @@ class Builder {
   // y = factor x + addend.
   Value scaled_sum(Value x, double factor, Value addend, ActivationClass kind);
   // activation(gate) up, of gate and up side by side.
-  Value swiglu(Value gate_up, GateActivation activation = GateActivation::Silu);
+  Value swiglu(Value gate_up, Activation activation = Activation::Silu);
+  // activation(x).
+  Value activate(Value x, Activation activation);
   // Turns heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
   // `scale` and `cap`: of scores; `longest`: tokens of the longest document; `window`: as many as one sees, or 0

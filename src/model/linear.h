@@ -33,7 +33,7 @@ class LinearNode : public Node {
 
   bool fuses_with_swiglu() const { return linear_.bias == kNoParam && !addend_ && linear_.lora.even(); }
   // From here on the product is SwiGluGemm: the forward's is emitted by the SwiGLU's node.
-  void become_gated(GateActivation activation) { gated_ = activation; }
+  void become_gated(Activation activation) { gated_ = activation; }
   // The product and, into h, SwiGLU of its result; or the former alone, with the same bits.
   void compute_gated(Builder& b, const Operand& gate_up, const std::optional<Operand>& h);
   // From here on this node makes room for x's gradient and leaves the writing to the node that makes x.
@@ -59,7 +59,7 @@ class LinearNode : public Node {
   const Linear& linear_;
   Value x_;
   std::optional<Value> addend_, dropped_, xa_;
-  std::optional<GateActivation> gated_;
+  std::optional<Activation> gated_;
   bool input_gradient_left_ = false;
   std::optional<Operand> dxa_;
 };

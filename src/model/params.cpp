@@ -65,7 +65,7 @@ class TableBuilder {
     layer.o = linear(prefix, "o", spec.o);
     layer.attention_post_norm = norm(prefix, spec.attention_post_norm, model_.hidden);
     layer.mlp_norm = norm(prefix, spec.mlp_norm, model_.hidden);
-    layer.gate_up = linear(prefix, "gate_up", spec.gate_up);
+    layer.gate_up = linear(prefix, spec.gated ? "gate_up" : "up", spec.gate_up);
     layer.down = linear(prefix, "down", spec.down);
     layer.mlp_post_norm = norm(prefix, spec.mlp_post_norm, model_.hidden);
     return layer;

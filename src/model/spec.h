@@ -41,7 +41,7 @@ struct LinearSpec {
   bool bias = false;
 };
 
-// A decoder layer: normed attention, then a normed MLP with a gate, each added to the residual stream.
+// A decoder layer: normed attention, then a normed MLP, each added to the residual stream.
 struct LayerSpec {
   NormSpec attention_norm, mlp_norm;
   HeadShape heads;     // kv_heads divides heads; heads * dim need not be the model's width
@@ -55,8 +55,9 @@ struct LayerSpec {
   double attention_cap = 0;                         // scores s become cap tanh(s / cap); 0: they stay
   double branch_factor = 1;                         // of what attention and the MLP add to the residual stream
   NormSpec attention_post_norm{}, mlp_post_norm{};  // of what they add; without a weight: none
-  GateActivation gate = GateActivation::Silu;
-  bool local_rope = false;  // whether the rotary embedding is the model's local one
+  Activation gate = Activation::Silu;               // of the MLP: of its gate or, where it has none, of all of it
+  bool local_rope = false;                          // whether the rotary embedding is the model's local one
+  bool gated = true;                                // whether the MLP has a gate: gate_up is gate and up, else up alone
 };
 
 struct ModelSpec {

@@ -165,20 +165,33 @@ struct LayerNormBackward {
        bias = false;
 };
 
-// What a gated linear unit (Shazeer, arXiv:2002.05202) does to its gate: SiLU, as SwiGLU has it, or GELU by tanh
-// (Hendrycks and Gimpel, arXiv:1606.08415), as GeGLU in Gemma.
-enum class GateActivation : uint8_t { Silu, GeluTanh };
+// What an MLP does between its linears, to all numbers or to its gate: SiLU x / (1 + e^-x); GELU x P(x) (Hendrycks and
+// Gimpel, arXiv:1606.08415), P the normal distribution, by tanh's approximation of it, exactly, or with 1 / (1 +
+// e^(-1.702 x)) in its place; the square of max(x, 0) (So et al., arXiv:2109.08668).
+enum class Activation : uint8_t { Silu, GeluTanh, Gelu, GeluQuick, ReluSquared };
 
-// h = activation(gate) up.   gate_up r [T, 2F] (gate columns first), h w [T, F].
+// h = activation(x).   x r [T, n], h w [T, n].
+struct Activate {
+  Activation activation = Activation::Silu;
+};
+
+// Gradient of Activate.   dh r|rw [T, n], x r [T, n], dx w [T, n]. With `restore` dh becomes h, as Activate gave it.
+struct ActivateBackward {
+  bool restore = false;
+  Activation activation = Activation::Silu;
+};
+
+// A gated linear unit (Shazeer, arXiv:2002.05202): h = activation(gate) up.   gate_up r [T, 2F] (gate columns first), h
+// w [T, F].
 struct SwiGlu {
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // Gradient of SwiGlu.   dh r|rw [T, F], gate_up r [T, 2F], dgate_up w [T, 2F]. With `restore` dh becomes h, as SwiGlu
 // gave it.
 struct SwiGluBackward {
   bool restore = false;
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // A linear without bias and the SwiGLU after it in one: gate_up is the linear's result, rounded; h is what SwiGlu makes
@@ -187,7 +200,7 @@ struct SwiGluBackward {
 struct SwiGluGemm {
   AdaptedParts parts{};  // none: no adapter
   bool result = true;
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // Gradient of a linear and the SwiGLU before it: dh = dy w (+ u v), rounded, then as SwiGluBackward. dy r [T, k], w r
@@ -195,7 +208,7 @@ struct SwiGluGemm {
 // ends as h.
 struct SwiGluGemmBackward {
   bool adapted = false, restore = false;
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
@@ -434,13 +447,13 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs =
-    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
-                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
-                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
-                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
-                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
-                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward>;
+using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
+                           AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
+                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
+                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
+                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
+                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
+                           LayerNorm, LayerNormBackward, Activate, ActivateBackward>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

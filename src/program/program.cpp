@@ -59,6 +59,8 @@ constexpr auto describe(const LayerNormBackward&) {
   return describe_as("layer_norm_backward", "accumulate", "gain_gradient", "bias_gradient", "restore", "plus_one",
                      "bias");
 }
+constexpr auto describe(const Activate&) { return describe_as("activate", "activation"); }
+constexpr auto describe(const ActivateBackward&) { return describe_as("activate_backward", "restore", "activation"); }
 constexpr auto describe(const SwiGlu&) { return describe_as("swiglu", "activation"); }
 constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore", "activation"); }
 constexpr auto describe(const SwiGluGemm&) { return describe_as("swiglu_gemm", "parts", "result", "activation"); }
@@ -148,6 +150,11 @@ std::string_view name(StateFormat format) {
   return kNames[static_cast<size_t>(format)];
 }
 
+std::string_view name(Activation activation) {
+  constexpr std::array<std::string_view, 5> kNames{"silu", "gelu_tanh", "gelu", "gelu_quick", "relu_squared"};
+  return kNames[static_cast<size_t>(activation)];
+}
+
 std::string_view name(HostJob job) {
   constexpr std::array<std::string_view, 6> kNames{"fill_batch", "fill_tokens", "take_metrics",
                                                    "take_loss",  "take_logits", "fill_header"};
@@ -164,8 +171,8 @@ std::string field_text(std::string_view field, const T& value) {
     return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
   else if constexpr (std::is_same_v<T, AdaptedParts>)
     return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
-  else if constexpr (std::is_same_v<T, GateActivation>)
-    return value == GateActivation::Silu ? "" : " gelu_tanh";
+  else if constexpr (std::is_same_v<T, Activation>)
+    return value == Activation::Silu ? "" : fmt::format(" {}", name(value));
   else if constexpr (std::is_same_v<T, std::vector<float>>)
     return fmt::format(" {}={:.6g}", field, fmt::join(value, ","));
   else if constexpr (std::is_enum_v<T>)

@@ -102,15 +102,25 @@ Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, do
   return x;
 }
 
+// The normal distribution. Its derivative is known, so that a complex step needs no erf of complex numbers.
+inline double normal(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+inline double normal_density(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
+inline std::complex<double> normal(const std::complex<double>& x) {
+  return {normal(x.real()), normal_density(x.real()) * x.imag()};
+}
+
 template <class S>
-S activated(GateActivation activation, const S& x) {
-  if (activation == GateActivation::Silu) return x / (S(1) + std::exp(-x));
+S activated(Activation activation, const S& x) {
+  if (activation == Activation::Silu) return x / (S(1) + std::exp(-x));
+  if (activation == Activation::GeluQuick) return x / (S(1) + std::exp(-1.702 * x));
+  if (activation == Activation::ReluSquared) return real_part(x) < 0 ? S(0) : S(x * x);
+  if (activation == Activation::Gelu) return x * normal(x);
   return 0.5 * x * (S(1) + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
 // activation(gate) up.   gate_up [T, 2 F], gate columns first.
 template <class S>
-Matrix<S> swiglu(const Matrix<S>& gate_up, GateActivation activation = GateActivation::Silu) {
+Matrix<S> swiglu(const Matrix<S>& gate_up, Activation activation = Activation::Silu) {
   const int64_t n = gate_up.cols / 2;
   Matrix<S> h(gate_up.rows, n);
   for (int64_t t = 0; t < h.rows; t++)
@@ -247,7 +257,7 @@ struct Block {
   double cap = 0;                                         // of scores; 0: none
   double branch_factor = 1;                               // of what is added to the residual stream
   std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
-  GateActivation activation = GateActivation::Silu;       // of the gate
+  Activation activation = Activation::Silu;               // of the gate
   bool local_rope = false;
   bool rope_interleaved = false;  // neighbours turn together
 };

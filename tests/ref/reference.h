@@ -27,9 +27,15 @@ inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
 inline double cap_slope(double y, double cap) { return cap > 0 ? 1 - y / cap * (y / cap) : 1; }
 
 // The activation's derivative.
-inline double activation_slope(GateActivation activation, double x) {
+inline double activation_slope(Activation activation, double x) {
   const double s = 1 / (1 + std::exp(-x));
-  if (activation == GateActivation::Silu) return s * (1 + x * (1 - s));
+  if (activation == Activation::Silu) return s * (1 + x * (1 - s));
+  if (activation == Activation::GeluQuick) {
+    const double q = 1 / (1 + std::exp(-1.702 * x));
+    return q * (1 + 1.702 * x * (1 - q));
+  }
+  if (activation == Activation::ReluSquared) return x < 0 ? 0 : 2 * x;
+  if (activation == Activation::Gelu) return normal(x) + x * normal_density(x);
   const double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
@@ -248,6 +254,18 @@ class Reference {
 
   void operator()(const LayerNorm& op) { layer_norm(op, o_); }
   void operator()(const LayerNormBackward& op) { layer_norm_backward(op, o_); }
+
+  void operator()(const Activate& op) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] = activated(op.activation, o_[0].values[i]);
+  }
+
+  void operator()(const ActivateBackward& op) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) {
+      const double x = o_[1].values[i];
+      o_[2].values[i] = o_[0].values[i] * activation_slope(op.activation, x);
+      if (op.restore) o_[0].values[i] = activated(op.activation, x);
+    }
+  }
 
   void operator()(const SwiGlu& op) { o_[1].values = swiglu(o_[0].matrix(), op.activation).data; }
 

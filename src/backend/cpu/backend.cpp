@@ -38,6 +38,8 @@ struct Bind {
   Launch operator()(const RmsNormBackward& a) const { return cpu::bind_rms_norm_backward(a, operands); }
   Launch operator()(const LayerNorm& a) const { return cpu::bind_layer_norm(a, operands); }
   Launch operator()(const LayerNormBackward& a) const { return cpu::bind_layer_norm_backward(a, operands); }
+  Launch operator()(const Activate& a) const { return cpu::bind_activate(a, operands); }
+  Launch operator()(const ActivateBackward& a) const { return cpu::bind_activate_backward(a, operands); }
   Launch operator()(const SwiGlu& a) const { return cpu::bind_swiglu(a, operands); }
   Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
   Launch operator()(const SwiGluGemm& a) const { return one_by_one(a); }

@@ -47,6 +47,8 @@ struct Bind {
   Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
   Launch operator()(const LayerNorm& a) const { return cuda::bind_layer_norm(a, operands, stream); }
   Launch operator()(const LayerNormBackward& a) const { return cuda::bind_layer_norm_backward(a, operands, stream); }
+  Launch operator()(const Activate& a) const { return cuda::bind_activate(a, operands, stream); }
+  Launch operator()(const ActivateBackward& a) const { return cuda::bind_activate_backward(a, operands, stream); }
   Launch operator()(const SwiGlu& a) const { return cuda::bind_swiglu(a, operands, stream); }
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
   Launch operator()(const SwiGluGemm& a) const { return fused(a); }

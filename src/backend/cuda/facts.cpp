@@ -12,7 +12,8 @@ namespace {
 constexpr std::string_view kNotBf16 = "numbers are not bf16",
                            kOddRows = "rows do not begin and end at multiples of 16 bytes",
                            kFewRows = "there are fewer than 128 rows",
-                           kOddRank = "8 does not divide the adapter's rank";
+                           kOddRank = "8 does not divide the adapter's rank",
+                           kOtherGate = "the gate is neither SiLU nor GELU by tanh or a sigmoid";
 
 uint64_t start_of(const Operand& x) { return x.offset; }  // buffers are aligned
 uint64_t start_of(const TensorView& x) { return reinterpret_cast<uintptr_t>(x.data); }
@@ -49,8 +50,14 @@ std::string_view unlike_shape(const AdaptedGemm& op, int64_t m, int64_t n, int64
   return adapter_columns % (op.parts.count() * cuda::kColumnPiece) == 0 ? "" : kOddRank;
 }
 
+// Returns whether the activation is x sigmoid(z), all that the tiles' kernels compute.
+bool is_by_sigmoid(Activation activation) {
+  return activation != Activation::Gelu && activation != Activation::ReluSquared;
+}
+
 // Returns why n columns of h do not fit: a tile has as many columns of gate as of up.
 std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
+  if (!is_by_sigmoid(op.activation)) return kOtherGate;
   if (m < cuda::kTileRows) return kFewRows;
   if (n % (cuda::kTileColumns / 2) != 0) return "128 does not divide the columns of gate and up";
   if (op.parts.count() == 0) return "";
@@ -59,7 +66,8 @@ std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_
   return adapter_columns % (2 * cuda::kColumnPiece) == 0 ? "" : kOddRank;
 }
 
-std::string_view unlike_shape(const SwiGluGemmBackward&, int64_t m, int64_t, int64_t adapter_columns) {
+std::string_view unlike_shape(const SwiGluGemmBackward& op, int64_t m, int64_t, int64_t adapter_columns) {
+  if (!is_by_sigmoid(op.activation)) return kOtherGate;
   if (m < cuda::kTileRows) return kFewRows;
   return adapter_columns % cuda::kColumnPiece == 0 ? "" : kOddRank;
 }

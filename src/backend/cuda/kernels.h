@@ -25,6 +25,8 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream);
 Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t stream);
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands, cudaStream_t stream);
+Launch bind_activate(const Activate& attrs, Operands operands, cudaStream_t stream);
+Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands, cudaStream_t stream);
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_accumulate(Operands operands, cudaStream_t stream);
