@@ -453,13 +453,17 @@ inline void add_embedding(OpCases& cases) {
          {},
          0,
          0});
-    cases.push_back(
-        {fmt::format("scatter_rows.{}", name(t)),
-         ScatterRows{},
-         {in("y", t, {6, 21}, uniform(), 2), in("rows", DType::I32, {6}, list(rows)), out("x", t, {11, 21}, 1)},
-         {},
-         0,
-         0});
+    for (const int64_t cols : {21, 264})
+      for (const auto& [how, word] : {std::pair(Scatter::OverZeros, ""), std::pair(Scatter::Replace, ".replace"),
+                                      std::pair(Scatter::Add, ".add")})
+        cases.push_back(
+            {fmt::format("scatter_rows.{}.{}{}", name(t), cols, word),
+             ScatterRows{how},
+             {in("y", t, {6, cols}, uniform(), 8), in("rows", DType::I32, {6}, list(rows)),
+              how == Scatter::OverZeros ? out("x", t, {11, cols}, 8) : inout("x", t, {11, cols}, uniform(), 8)},
+             {},
+             0,
+             how == Scatter::Add ? 1e-7 : 0});
   }
 }
 

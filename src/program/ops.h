@@ -279,8 +279,14 @@ struct EmbeddingBackward {
 // y[i] = x[rows[i]], 0 where rows[i] < 0.   x r [T, n], rows r [R] int32, y w [R, n].
 struct GatherRows {};
 
-// x = 0, then x[rows[i]] = y[i] where rows[i] >= 0.   y r [R, n], rows r [R] int32 (each row at most once), x w [T, n].
-struct ScatterRows {};
+// Says what becomes of x: it is 0 where no row goes, or stays there, and where one goes it is replaced or added to.
+enum class Scatter : uint8_t { OverZeros, Replace, Add };
+
+// Where rows[i] >= 0, x[rows[i]] = (Add: x[rows[i]] +) y[i]; OverZeros: x = 0 first.   y r [R, n], rows r [R] int32
+// (each row at most once), x w [T, n], rw unless OverZeros.
+struct ScatterRows {
+  Scatter how = Scatter::OverZeros;
+};
 
 // Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with its own weight.   logits rw [n,
 // V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With

@@ -82,7 +82,7 @@ constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "se
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
 constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
-constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
+constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows", "how"); }
 constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient", "cap"); }
 constexpr auto describe(const SoftCap&) { return describe_as("soft_cap", "cap"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
@@ -155,6 +155,11 @@ std::string_view name(Activation activation) {
   return kNames[static_cast<size_t>(activation)];
 }
 
+std::string_view name(Scatter how) {
+  constexpr std::array<std::string_view, 3> kNames{"over_zeros", "replace", "add"};
+  return kNames[static_cast<size_t>(how)];
+}
+
 std::string_view name(HostJob job) {
   constexpr std::array<std::string_view, 6> kNames{"fill_batch", "fill_tokens", "take_metrics",
                                                    "take_loss",  "take_logits", "fill_header"};
@@ -173,6 +178,8 @@ std::string field_text(std::string_view field, const T& value) {
     return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
   else if constexpr (std::is_same_v<T, Activation>)
     return value == Activation::Silu ? "" : fmt::format(" {}", name(value));
+  else if constexpr (std::is_same_v<T, Scatter>)
+    return value == Scatter::OverZeros ? "" : fmt::format(" {}", name(value));
   else if constexpr (std::is_same_v<T, std::vector<float>>)
     return fmt::format(" {}={:.6g}", field, fmt::join(value, ","));
   else if constexpr (std::is_enum_v<T>)

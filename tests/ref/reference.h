@@ -346,10 +346,13 @@ class Reference {
       for (int64_t c = 0; c < o_[2].cols(); c++) o_[2](r, c) = o_[1][r] < 0 ? 0 : o_[0](o_[1].index(r), c);
   }
 
-  void operator()(const ScatterRows&) {
-    std::ranges::fill(o_[2].values, 0.0);
+  void operator()(const ScatterRows& op) {
+    if (op.how == Scatter::OverZeros) std::ranges::fill(o_[2].values, 0.0);
     for (int64_t r = 0; r < o_[0].rows(); r++)
-      for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) o_[2](o_[1].index(r), c) = o_[0](r, c);
+      for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) {
+        double& x = o_[2](o_[1].index(r), c);
+        x = (op.how == Scatter::Add ? x : 0) + o_[0](r, c);
+      }
   }
 
   void operator()(const SoftCap& op) {

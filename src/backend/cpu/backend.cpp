@@ -64,7 +64,7 @@ struct Bind {
   Launch operator()(const Embedding&) const { return cpu::bind_embedding(operands); }
   Launch operator()(const EmbeddingBackward& a) const { return cpu::bind_embedding_backward(a, operands); }
   Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
-  Launch operator()(const ScatterRows&) const { return cpu::bind_scatter_rows(operands); }
+  Launch operator()(const ScatterRows& a) const { return cpu::bind_scatter_rows(a, operands); }
   Launch operator()(const CrossEntropy& a) const { return cpu::bind_cross_entropy(a, operands); }
   Launch operator()(const SoftCap& a) const { return cpu::bind_soft_cap(a, operands); }
   Launch operator()(const LossSum& a) const { return cpu::bind_loss_sum(a, operands); }

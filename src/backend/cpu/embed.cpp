@@ -111,18 +111,25 @@ Launch bind_gather_rows(Operands operands) {
   });
 }
 
-Launch bind_scatter_rows(Operands operands) {
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands) {
   const TensorView y = operands.take("y", kActivation);
   const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
   const TensorView x = operands.take("x", {y.dtype});
   operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
   operands.done();
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
-    return [=, from = Rows<T>(y), to = Rows<T>(x)](const RuntimeScalars&) {
+    return [=, from = Rows<T>(y), to = Rows<T>(x), how = scatter.how](const RuntimeScalars&) {
       check_indices("scatter_rows", rows, y.rows(), x.rows(), true);
-      clear(to, x.rows(), x.cols());
+      if (how == Scatter::OverZeros) clear(to, x.rows(), x.cols());
       share_rows(y.rows(), y.cols(), [&](int64_t i) {
-        if (rows[i] >= 0) std::memcpy(to[rows[i]], from[i], static_cast<size_t>(y.cols()) * sizeof(T));
+        if (rows[i] < 0) return;
+        const T* source = from[i];
+        T* target = to[rows[i]];
+        if (how != Scatter::Add)
+          std::memcpy(target, source, static_cast<size_t>(y.cols()) * sizeof(T));
+        else
+#pragma omp simd
+          for (int64_t j = 0; j < y.cols(); j++) store(target[j], to_float(target[j]) + to_float(source[j]));
       });
     };
   });

@@ -39,7 +39,7 @@ Launch bind_rope(const Rope& rope, Operands operands);
 Launch bind_embedding(Operands operands);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands);
 Launch bind_gather_rows(Operands operands);
-Launch bind_scatter_rows(Operands operands);
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
 Launch bind_soft_cap(const SoftCap& attrs, Operands operands);

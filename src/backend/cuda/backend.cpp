@@ -71,7 +71,7 @@ struct Bind {
   Launch operator()(const Embedding&) const { return cuda::bind_embedding(operands, stream); }
   Launch operator()(const EmbeddingBackward& a) const { return cuda::bind_embedding_backward(a, operands, stream); }
   Launch operator()(const GatherRows&) const { return cuda::bind_gather_rows(operands, stream); }
-  Launch operator()(const ScatterRows&) const { return cuda::bind_scatter_rows(operands, stream); }
+  Launch operator()(const ScatterRows& a) const { return cuda::bind_scatter_rows(a, operands, stream); }
   Launch operator()(const CrossEntropy& a) const { return cuda::bind_cross_entropy(a, operands, stream); }
   Launch operator()(const SoftCap& a) const { return cuda::bind_soft_cap(a, operands, stream); }
   Launch operator()(const LossSum& a) const { return cuda::bind_loss_sum(a, operands, stream); }

@@ -68,10 +68,17 @@ struct ScatterBody {
   const int32_t* rows;
   Rows<T> x;
   int64_t x_rows;
+  bool add;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const int64_t target = rows[row];
-    if (0 <= target && target < x_rows) save<N>(x.at(target, col), load<N>(y.at(row, col)));
+    if (target < 0 || target >= x_rows) return;
+    if (!add) return save<N>(x.at(target, col), load<N>(y.at(row, col)));
+    auto sum = load_floats<N>(x.at(target, col));
+    const auto added = load_floats<N>(y.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] += added[k];
+    save_floats<N>(x.at(target, col), sum);
   }
 };
 
@@ -188,17 +195,17 @@ Launch bind_gather_rows(Operands operands, cudaStream_t stream) {
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch { return gather<T, T>(rows, x, y, true, stream); });
 }
 
-Launch bind_scatter_rows(Operands operands, cudaStream_t stream) {
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream) {
   const TensorView y = operands.take("y", kActivation);
   const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
   const TensorView x = operands.take("x", {y.dtype});
   operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
   operands.done();
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
-    return [=](const RuntimeScalars&) {
-      clear(x, stream);
+    return [=, how = scatter.how](const RuntimeScalars&) {
+      if (how == Scatter::OverZeros) clear(x, stream);
       launch_elements(stream, Extent(y.rows(), y.cols()), wide({x, y}),
-                      ScatterBody<T>{Rows<T>(y), rows, Rows<T>(x), x.rows()});
+                      ScatterBody<T>{Rows<T>(y), rows, Rows<T>(x), x.rows(), how == Scatter::Add});
     };
   });
 }

@@ -38,7 +38,7 @@ Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream);
 Launch bind_embedding(Operands operands, cudaStream_t stream);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands, cudaStream_t stream);
 Launch bind_gather_rows(Operands operands, cudaStream_t stream);
-Launch bind_scatter_rows(Operands operands, cudaStream_t stream);
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands, cudaStream_t stream);
 Launch bind_soft_cap(const SoftCap& attrs, Operands operands, cudaStream_t stream);
