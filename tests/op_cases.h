@@ -421,6 +421,42 @@ struct SortedTokens {
   size_t segments = 0;
 };
 
+// Tokens of which so many have ids 0, 1, 2, ..., strewn.
+inline std::vector<int32_t> tokens_of(const std::vector<int64_t>& counts) {
+  std::vector<int32_t> tokens;
+  for (size_t id = 0; id < counts.size(); id++)
+    tokens.insert(tokens.end(), static_cast<size_t>(counts[id]), static_cast<int32_t>(id));
+  Numbers numbers(7);
+  for (size_t i = tokens.size(); i > 1; i--) std::swap(tokens[i - 1], tokens[numbers.bits() % i]);
+  return tokens;
+}
+
+// Runs of equal ids around kLongRun, of which more make lanes; one of all tokens of a large pass.
+inline void add_long_runs(OpCases& cases) {
+  const std::vector<std::vector<int64_t>> runs{
+      {255, 1, 256, 257, 0, 2, 300, 1000}, {kLongRun + 1}, {3, 4 * kLongRun, 1}, {131072}};
+  for (const DType t : kActivations)
+    for (const std::vector<int64_t>& counts : runs)
+      for (const int64_t cols : {int64_t{8}, int64_t{39}, int64_t{600}})
+        for (const bool accumulate : {false, true}) {
+          const std::vector<int32_t> tokens = tokens_of(counts);
+          const auto n = std::ssize(tokens);
+          if (n > 10000 && (cols != 8 || accumulate)) continue;
+          const SortedTokens sorted(tokens);
+          const Shape table{std::ssize(counts) + 1, cols};
+          cases.push_back({fmt::format("embedding_backward.{}.runs{}of{}x{}{}", name(t), counts.size(), n, cols,
+                                       accumulate ? ".accumulate" : ""),
+                           EmbeddingBackward{accumulate},
+                           {in("dx", t, {n, cols}), in("token_order", DType::I32, {n}, list(sorted.order)),
+                            in("segment_starts", DType::I32, {n + 1}, list(sorted.starts)),
+                            in("segment_ids", DType::I32, {n}, list(sorted.ids)),
+                            accumulate ? inout("dtable", DType::F32, table) : out("dtable", DType::F32, table)},
+                           RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)},
+                           4e-6,
+                           n > 10000 ? 3e-4 : 4e-5});
+        }
+}
+
 inline void add_embedding(OpCases& cases) {
   const std::vector<int32_t> tokens{3, 0, 12, 3, 3, 7, 0, 3, 12, 5, 3};
   const SortedTokens sorted(tokens);
@@ -445,6 +481,7 @@ inline void add_embedding(OpCases& cases) {
               accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
              RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)}});
     }
+  add_long_runs(cases);
   for (const DType t : kActivations) {
     cases.push_back(
         {fmt::format("gather_rows.{}", name(t)),

@@ -268,10 +268,14 @@ struct Dropout {
 // x[t] = table[ids[t]].   ids r [T] int32, table r [V, n], x w [T, n]; table and x may differ in dtype.
 struct Embedding {};
 
-// Gradient of Embedding: dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id, in order;
-// rows without tokens keep their value if accumulate, else become 0.   dx r [T, n], token_order r [T] int32: token
+// Gradient of Embedding: dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id; rows
+// without tokens keep their value if accumulate, else become 0. Up to kLongRun tokens are added in order. Of more, lane
+// l of kRunLanes adds tokens l, l + kRunLanes, ... of the run in order, then the lanes are added pairwise: l and l +
+// kRunLanes / 2, then l and l + kRunLanes / 4, and so on. So sums are the same on every backend, and work of many
+// threads.   dx r [T, n], token_order r [T] int32: token
 // indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal
 // ids; dtable rw|w [V, n].
+inline constexpr int64_t kLongRun = 256, kRunLanes = 64;
 struct EmbeddingBackward {
   bool accumulate = false;
 };
