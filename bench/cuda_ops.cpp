@@ -289,6 +289,13 @@ class Report {
     std::vector<Arg> gain = back;
     gain.push_back(w(kBF16, cols));
     kernel("rms_norm_backward accumulate gain", RmsNormBackward{true, true}, gain);
+    const Shape moments{2, t_};
+    kernel("layer_norm", LayerNorm{1e-5f, false, true},
+           {r(kBF16, x), r(kBF16, cols), r(kBF16, cols), w(kBF16, x), w(kF32, moments)});
+    std::vector<Arg> layer{r(kBF16, x), r(kBF16, x), r(kBF16, cols), r(kF32, moments), rw(kBF16, x)};
+    kernel("layer_norm_backward accumulate", LayerNormBackward{true}, layer);
+    layer.insert(layer.end(), {w(kBF16, cols), w(kBF16, cols)});
+    kernel("layer_norm_backward accumulate gain bias", LayerNormBackward{true, true, true}, layer);
     kernel("rope", Rope{kHeads.dim},
            {rw(kBF16, {t_, kHeads.query_columns() + kHeads.key_columns()}), list(positions), r(kF32, {t_, 128})});
     kernel("swiglu", SwiGlu{}, {r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, kFfn})});

@@ -54,6 +54,12 @@ TEST(CudaOpRestore, GivesTheForwardsBits) {
   EXPECT_EQ(restore_wrongly(device.runner), "");
 }
 
+TEST(CudaOpEmbedding, RunsOfEqualIdsAreAddedInTheirOrder) {
+  Device device;
+  device.runner.after_launch = [&] { device.backend.streams()->finish(); };
+  EXPECT_EQ(runs_wrongly(device.runner), "");
+}
+
 // cuBLASLt rounds a product before it adds a matrix in bf16.
 TEST(CudaOpAdapter, FaintResultsAreNotLostInRoundingTheAddend) {
   Device device;

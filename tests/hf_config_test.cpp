@@ -271,10 +271,10 @@ TEST(HfConfig, GemmasGateIsTanhGeluHoweverItIsSpelt) {
   EXPECT_EQ(spec().embedding_factor, 4.0);
   for (const char* word : {"gelu", "gelu_pytorch_tanh"}) {
     config["hidden_act"] = word;
-    EXPECT_EQ(spec().layers[0].gate, GateActivation::GeluTanh) << word;
+    EXPECT_EQ(spec().layers[0].gate, Activation::GeluTanh) << word;
   }
   config["hidden_activation"] = nullptr;
-  EXPECT_EQ(spec().layers[0].gate, GateActivation::GeluTanh);
+  EXPECT_EQ(spec().layers[0].gate, Activation::GeluTanh);
   config["hidden_activation"] = "gelu";
   EXPECT_TRUE(fails_with<UserError>(spec, "'hidden_activation': found \"gelu\", expected \"gelu_pytorch_tanh\""));
   config.erase("hidden_activation");

@@ -55,11 +55,12 @@ void add_adapter_backward(std::vector<Row>& rows, int64_t rank) {
                    dense(t, {4096, rank})}});
 }
 
-void add_swiglu(std::vector<Row>& rows, int64_t columns) {
+void add_swiglu(std::vector<Row>& rows, int64_t columns, Activation gate = Activation::Silu,
+                std::string_view word = "") {
   const DType t = DType::BF16;
   rows.push_back({"gate and up with SwiGLU",
-                  fmt::format("bf16, {} columns each", columns),
-                  SwiGluGemm{},
+                  fmt::format("bf16, {} columns each{}", columns, word),
+                  SwiGluGemm{.activation = gate},
                   {dense(t, {2048, 4096}), dense(t, {2 * columns, 4096}), dense(t, {2048, 2 * columns}),
                    dense(t, {2048, columns})}});
 }
@@ -75,6 +76,10 @@ std::vector<Row> all_rows() {
   add_adapted(rows, 2048, 4096, 16, DType::F32);
   for (const int64_t rank : {8, 16, 64, 4, 12}) add_adapter_backward(rows, rank);
   for (const int64_t columns : {14336, 10000}) add_swiglu(rows, columns);
+  for (const auto& [gate, word] :
+       {std::pair(Activation::GeluTanh, ", gate GELU by tanh"), std::pair(Activation::GeluQuick, ", gate quick GELU"),
+        std::pair(Activation::Gelu, ", gate exact GELU"), std::pair(Activation::ReluSquared, ", gate ReLU squared")})
+    add_swiglu(rows, 14336, gate, word);
   for (const int64_t columns : {4096, 4095}) {
     const DType t = DType::BF16;
     rows.push_back({"product",

@@ -229,12 +229,76 @@ inline void add_norm(OpCases& cases) {
                    {}});
 }
 
+// A LayerNorm of so many heads of n and its backward, with every attribute.
+inline void add_layer_norm(OpCases& cases, DType t, int64_t rows, int64_t heads, int64_t n) {
+  const Shape shape{rows, heads * n}, moments{2, rows * heads};
+  const auto suffix = fmt::format("{}.{}x{}{}", name(t), rows, n, heads > 1 ? fmt::format(".heads{}", heads) : "");
+  const auto x = in("x", t, shape, uniform(-2, 4), 8), gain = in("gain", t, {n}), shift = in("bias", t, {n});
+  const bool many = rows > 1000;
+  for (const bool plus_one : {false, true})
+    for (const bool bias : {false, true}) {
+      OpCase c{fmt::format("layer_norm.{}{}{}", suffix, plus_one ? ".plus_one" : "", bias ? ".bias" : ""),
+               LayerNorm{1e-5f, plus_one, bias},
+               {x, gain},
+               {}};
+      if (bias) c.operands.push_back(shift);
+      c.operands.push_back(out("y", t, shape, 8));
+      c.operands.push_back(out("moments", DType::F32, moments));
+      cases.push_back(c);
+    }
+  for (const auto& [accumulate, restore] : {std::pair(false, false), {true, false}, {true, true}})
+    for (const auto& [dgain, dbias] : {std::pair(false, false), {true, false}, {true, true}, {false, true}})
+      for (const bool bias : {false, true}) {
+        if ((restore && heads > 1) || (bias && !restore) || (many && !(dgain && dbias && !restore))) continue;
+        OpCase c{
+            fmt::format("layer_norm_backward.{}{}{}{}{}{}", suffix, accumulate ? ".accumulate" : "",
+                        dgain ? ".dgain" : "", dbias ? ".dbias" : "", restore ? ".restore" : "", bias ? ".bias" : ""),
+            LayerNormBackward{accumulate, dgain, dbias, restore, dbias, bias},
+            {restore ? inout("dy", t, shape, uniform(), 8) : in("dy", t, shape), x, gain},
+            {},
+            4e-6,
+            many ? 1e-3 : 1e-4};  // moments here are not x's own: terms up to 100 cancel
+        if (bias) c.operands.push_back(shift);
+        c.operands.push_back(in("moments", DType::F32, moments, uniform(0.5, 2)));
+        c.operands.push_back(accumulate ? inout("dx", t, shape) : out("dx", t, shape, 8));
+        if (dgain) c.operands.push_back(out("dgain", DType::F32, {n}));
+        if (dbias) c.operands.push_back(out("dbias", t, {n}));
+        cases.push_back(c);
+      }
+}
+
+inline void add_layer_norms(OpCases& cases) {
+  for (const DType t : kActivations) {
+    for (const Shape& shape : {Shape{1, 1}, Shape{7, 72}, Shape{67, 33}, Shape{3, 4096}, Shape{3, 5000},
+                               Shape{21, 2560}, Shape{3, 9000}, Shape{20000, 8}})
+      add_layer_norm(cases, t, shape[0], 1, shape[1]);
+    for (const auto& [heads, n] : {std::pair<int64_t, int64_t>{3, 5}, {4, 128}}) add_layer_norm(cases, t, 37, heads, n);
+  }
+  cases.push_back({"layer_norm.constant",
+                   LayerNorm{1e-5f, false, true},
+                   {in("x", DType::F32, {2, 8}, list(std::vector<double>{3})), in("gain", DType::F32, {8}),
+                    in("bias", DType::F32, {8}), out("y", DType::F32, {2, 8}), out("moments", DType::F32, {2, 2})},
+                   {}});
+}
+
 inline void add_pointwise(OpCases& cases) {
   // Where e^-x overflows or vanishes the limits are 0 and x.
   const Filling gates = strewn({0, -100, 100, -88.5, 88.5, -1e4, 1e4});
   for (const DType t : kActivations) {
-    for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
-      const auto suffix = fmt::format("{}{}", name(t), activation == GateActivation::Silu ? "" : ".gelu");
+    for (const Activation activation : kAllActivations) {
+      const auto suffix = fmt::format("{}.{}", name(t), word(activation));
+      for (const Shape& shape : {Shape{9, 35}, Shape{16, 1032}}) {
+        const auto size = fmt::format("{}.{}x{}", suffix, shape[0], shape[1]);
+        cases.push_back(
+            {"activate." + size, Activate{activation}, {in("x", t, shape, gates, 8), out("h", t, shape)}, {}});
+        for (const bool restore : {false, true})
+          cases.push_back({fmt::format("activate_backward.{}{}", size, restore ? ".restore" : ""),
+                           ActivateBackward{restore, activation},
+                           {restore ? inout("dh", t, shape, uniform(), 8) : in("dh", t, shape, uniform(), 8),
+                            in("x", t, shape, gates), out("dx", t, shape, 8)},
+                           {},
+                           2e-5});
+      }
       cases.push_back(
           {"swiglu." + suffix, SwiGlu{activation}, {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)}, {}});
       for (const bool restore : {false, true})
@@ -360,6 +424,42 @@ struct SortedTokens {
   size_t segments = 0;
 };
 
+// Tokens of which so many have ids 0, 1, 2, ..., strewn.
+inline std::vector<int32_t> tokens_of(const std::vector<int64_t>& counts) {
+  std::vector<int32_t> tokens;
+  for (size_t id = 0; id < counts.size(); id++)
+    tokens.insert(tokens.end(), static_cast<size_t>(counts[id]), static_cast<int32_t>(id));
+  Numbers numbers(7);
+  for (size_t i = tokens.size(); i > 1; i--) std::swap(tokens[i - 1], tokens[numbers.bits() % i]);
+  return tokens;
+}
+
+// Runs of equal ids around kLongRun, of which more make lanes; one of all tokens of a large pass.
+inline void add_long_runs(OpCases& cases) {
+  const std::vector<std::vector<int64_t>> runs{
+      {255, 1, 256, 257, 0, 2, 300, 1000}, {kLongRun + 1}, {3, 4 * kLongRun, 1}, {131072}};
+  for (const DType t : kActivations)
+    for (const std::vector<int64_t>& counts : runs)
+      for (const int64_t cols : {int64_t{8}, int64_t{39}, int64_t{600}})
+        for (const bool accumulate : {false, true}) {
+          const std::vector<int32_t> tokens = tokens_of(counts);
+          const auto n = std::ssize(tokens);
+          if (n > 10000 && (cols != 8 || accumulate)) continue;
+          const SortedTokens sorted(tokens);
+          const Shape table{std::ssize(counts) + 1, cols};
+          cases.push_back({fmt::format("embedding_backward.{}.runs{}of{}x{}{}", name(t), counts.size(), n, cols,
+                                       accumulate ? ".accumulate" : ""),
+                           EmbeddingBackward{accumulate},
+                           {in("dx", t, {n, cols}), in("token_order", DType::I32, {n}, list(sorted.order)),
+                            in("segment_starts", DType::I32, {n + 1}, list(sorted.starts)),
+                            in("segment_ids", DType::I32, {n}, list(sorted.ids)),
+                            accumulate ? inout("dtable", DType::F32, table) : out("dtable", DType::F32, table)},
+                           RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)},
+                           4e-6,
+                           n > 10000 ? 3e-4 : 4e-5});
+        }
+}
+
 inline void add_embedding(OpCases& cases) {
   const std::vector<int32_t> tokens{3, 0, 12, 3, 3, 7, 0, 3, 12, 5, 3};
   const SortedTokens sorted(tokens);
@@ -384,6 +484,7 @@ inline void add_embedding(OpCases& cases) {
               accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
              RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)}});
     }
+  add_long_runs(cases);
   for (const DType t : kActivations) {
     cases.push_back(
         {fmt::format("gather_rows.{}", name(t)),
@@ -392,13 +493,17 @@ inline void add_embedding(OpCases& cases) {
          {},
          0,
          0});
-    cases.push_back(
-        {fmt::format("scatter_rows.{}", name(t)),
-         ScatterRows{},
-         {in("y", t, {6, 21}, uniform(), 2), in("rows", DType::I32, {6}, list(rows)), out("x", t, {11, 21}, 1)},
-         {},
-         0,
-         0});
+    for (const int64_t cols : {21, 264})
+      for (const auto& [how, word] : {std::pair(Scatter::OverZeros, ""), std::pair(Scatter::Replace, ".replace"),
+                                      std::pair(Scatter::Add, ".add")})
+        cases.push_back(
+            {fmt::format("scatter_rows.{}.{}{}", name(t), cols, word),
+             ScatterRows{how},
+             {in("y", t, {6, cols}, uniform(), 8), in("rows", DType::I32, {6}, list(rows)),
+              how == Scatter::OverZeros ? out("x", t, {11, cols}, 8) : inout("x", t, {11, cols}, uniform(), 8)},
+             {},
+             0,
+             how == Scatter::Add ? 1e-7 : 0});
   }
 }
 
@@ -480,6 +585,7 @@ inline OpCases op_cases() {
   add_long_attention(cases);
   add_rope(cases);
   add_norm(cases);
+  add_layer_norms(cases);
   add_pointwise(cases);
   add_conversions(cases);
   add_embedding(cases);

@@ -296,8 +296,45 @@ TEST(Tape, ANormedBranchsBackwardIsTheGradientOfItsForward) {
     block.mlp_post_norm = p.norm("mlp_post_norm");
     for (Norm* norm : {&block.attention_norm, &block.mlp_norm, &block.attention_post_norm, &block.mlp_post_norm})
       norm->plus_one = true;
-    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.gate = GateActivation::GeluTanh; }));
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.gate = Activation::GeluTanh; }));
   }
+}
+
+// LayerNorm, with and without a bias, by 1 + weight, and of heads; what is not trained has no gradient.
+TEST(Tape, ALayerNormsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    block.mlp_post_norm = p.norm("mlp_post_norm");
+    block.query_norm = {p.add("query_norm", {4}), 1e-3};
+    block.key_norm = {p.add("key_norm", {4}), 1e-3};
+    for (Norm* norm :
+         {&block.attention_norm, &block.mlp_norm, &block.mlp_post_norm, &block.query_norm, &block.key_norm})
+      norm->kind = NormKind::Layer;
+    block.mlp_norm.plus_one = true;
+    block.mlp_norm.bias = p.add("mlp_norm.bias", {kWidth});
+    block.mlp_post_norm.bias = p.add("mlp_post_norm.bias", {kWidth}, rank == 0);
+    block.key_norm.bias = p.add("key_norm.bias", {4});
+    p.table.params[static_cast<size_t>(block.attention_norm.gain)].trainable = rank == 0;
+    expect_gradients(p.table, layer_of(block));
+  }
+}
+
+// An MLP without a gate, by every activation.
+TEST(Tape, AnUngatedMlpsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2})
+    for (const Activation activation :
+         {Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::GeluQuick, Activation::ReluSquared}) {
+      Params p;
+      LayerParams block = decoder(p, rank);
+      for (ParamSpec& param : p.table.params)
+        if (param.name.starts_with("gate_up")) param.trainable = false;  // what nothing reads
+      block.gate_up = p.linear("up", kWidth, {5}, rank == 0, rank);
+      expect_gradients(p.table, layer_of(block, [&](LayerSpec& spec) {
+                         spec.gated = false;
+                         spec.gate = activation;
+                       }));
+    }
 }
 
 // Two readers of the norm, as in parallel blocks: their contributions add up, and nothing is restored too early.

@@ -37,9 +37,10 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
                                   context.longest_document, spec.window);
   const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
                              ActivationClass::Residual, x);
-  const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
-  return add_branch(b, spec, b.swiglu(gate_up, spec.gate), params.down, params.mlp_post_norm, ActivationClass::Mlp,
-                    ActivationClass::LayerInput, r);
+  const Value up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
+  const Value h = spec.gated ? b.swiglu(up, spec.gate) : b.activate(up, spec.gate);
+  return add_branch(b, spec, h, params.down, params.mlp_post_norm, ActivationClass::Mlp, ActivationClass::LayerInput,
+                    r);
 }
 
 }  // namespace snug

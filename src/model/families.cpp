@@ -15,7 +15,7 @@ ModelSpec llama_decoder(const HfConfig& config) {
       .o = {{{"self_attn.o_proj", hidden}}, queries},
       .gate_up = {{{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, hidden},
       .down = {{{"mlp.down_proj", hidden}}, ffn},
-      .gate = config.gelu ? GateActivation::GeluTanh : GateActivation::Silu};
+      .gate = config.gelu ? Activation::GeluTanh : Activation::Silu};
   return {.architecture = config.architecture,
           .hidden = hidden,
           .vocabulary = config.vocabulary,

@@ -70,6 +70,29 @@ Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& weight, double epsi
   return y;
 }
 
+// y = gain (x - mean) / sqrt(mean((x - mean)^2) + epsilon) + bias, row by row, where gain is the weight and `more`;
+// moments, if given, takes the means, then the factors.
+template <class S>
+Matrix<S> layer_norm(const Matrix<S>& x, const std::vector<S>& weight, const std::vector<S>& bias, double epsilon,
+                     double more = 0, std::vector<S>* moments = nullptr) {
+  Matrix<S> y(x.rows, x.cols);
+  std::vector<S> factors;
+  const S count = static_cast<double>(x.cols);
+  for (int64_t t = 0; t < x.rows; t++) {
+    S sum = 0, squares = 0;
+    for (int64_t i = 0; i < x.cols; i++) sum += x(t, i);
+    const S mean = sum / count;
+    for (int64_t i = 0; i < x.cols; i++) squares += (x(t, i) - mean) * (x(t, i) - mean);
+    const S r = S(1) / std::sqrt(squares / count + S(epsilon));
+    for (int64_t i = 0; i < x.cols; i++)
+      y(t, i) = (at(weight, i) + more) * ((x(t, i) - mean) * r) + (bias.empty() ? S(0) : at(bias, i));
+    if (moments) moments->push_back(mean);
+    factors.push_back(r);
+  }
+  if (moments) moments->insert(moments->end(), factors.begin(), factors.end());
+  return y;
+}
+
 // Every gain.size() values of a row by themselves.
 template <class S>
 Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, double more) {
@@ -79,15 +102,25 @@ Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, do
   return x;
 }
 
+// The normal distribution. Its derivative is known, so that a complex step needs no erf of complex numbers.
+inline double normal(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+inline double normal_density(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
+inline std::complex<double> normal(const std::complex<double>& x) {
+  return {normal(x.real()), normal_density(x.real()) * x.imag()};
+}
+
 template <class S>
-S activated(GateActivation activation, const S& x) {
-  if (activation == GateActivation::Silu) return x / (S(1) + std::exp(-x));
+S activated(Activation activation, const S& x) {
+  if (activation == Activation::Silu) return x / (S(1) + std::exp(-x));
+  if (activation == Activation::GeluQuick) return x / (S(1) + std::exp(-1.702 * x));
+  if (activation == Activation::ReluSquared) return real_part(x) < 0 ? S(0) : S(x * x);
+  if (activation == Activation::Gelu) return x * normal(x);
   return 0.5 * x * (S(1) + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
 // activation(gate) up.   gate_up [T, 2 F], gate columns first.
 template <class S>
-Matrix<S> swiglu(const Matrix<S>& gate_up, GateActivation activation = GateActivation::Silu) {
+Matrix<S> swiglu(const Matrix<S>& gate_up, Activation activation = Activation::Silu) {
   const int64_t n = gate_up.cols / 2;
   Matrix<S> h(gate_up.rows, n);
   for (int64_t t = 0; t < h.rows; t++)
@@ -224,7 +257,7 @@ struct Block {
   double cap = 0;                                         // of scores; 0: none
   double branch_factor = 1;                               // of what is added to the residual stream
   std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
-  GateActivation activation = GateActivation::Silu;       // of the gate
+  Activation activation = Activation::Silu;               // of the gate
   bool local_rope = false;
   bool rope_interleaved = false;  // neighbours turn together
 };

@@ -66,6 +66,7 @@ constexpr int64_t norm_block_rows(int64_t rows, int64_t cols, DType dtype) {
 }
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols);
+uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, DType dtype, int64_t rows, int64_t cols);
 
 // Says how attention is computed, forward and backward.
 enum class AttentionKernel {
