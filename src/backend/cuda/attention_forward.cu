@@ -16,6 +16,22 @@ struct ForwardShape {
   static constexpr int kBytes = (kQueryElements + 2 * keys * D) * static_cast<int>(sizeof(BFloat16));
 };
 
+// Sets this thread's rows of M fragments from `first` on, and the first key to which each attends; returns the least
+// and the largest of those keys.
+template <int M>
+__device__ int2 fragment_rows(int first, int tokens, const AttentionMask& mask, int (&row)[M][2], int (&begin)[M][2]) {
+  int2 bounds{tokens, 0};
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      row[m][half] = first + 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
+      begin[m][half] = mask.first_key(row[m][half], tokens);
+      bounds = {min(bounds.x, begin[m][half]), max(bounds.y, begin[m][half])};
+    }
+  return bounds;
+}
+
 template <int D, int keys, bool capped, class S = ForwardShape<D, keys>>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
@@ -35,18 +51,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     commit_fetches();
   };
   fetch.template operator()<kTileRows>(queries, op.q, op.heads.query(head), first);
-  const AttentionMask mask = op.mask(documents);
   int row[S::kFragments][2], begin[S::kFragments][2];
-  int least = tokens, largest = 0;
-#pragma unroll
-  for (int m = 0; m < S::kFragments; m++)
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      row[m][half] = first + warp_first + 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
-      begin[m][half] = mask.first_key(row[m][half], tokens);
-      least = min(least, begin[m][half]);
-      largest = max(largest, begin[m][half]);
-    }
+  auto [least, largest] = fragment_rows(first + warp_first, tokens, op.mask(documents), row, begin);
   block_min_max<S::kWarps>(least, largest);
   wait_fetches<0>();
   __syncthreads();
