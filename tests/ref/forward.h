@@ -259,19 +259,23 @@ struct Block {
   std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
   Activation activation = Activation::Silu;               // of the gate
   bool local_rope = false;
-  bool rope_interleaved = false;  // neighbours turn together
+  bool rope_interleaved = false;                          // neighbours turn together
+  std::vector<S> attention_norm_bias{}, mlp_norm_bias{};  // of LayerNorms
+  bool gated = true;                                      // whether the MLP has a gate
 };
 
 template <class S>
 struct Decoder {
   HeadShape heads;
   RopeTable rope, local_rope{};
-  double epsilon = 1e-5;  // of every norm
-  double more = 0;        // beside every norm's weight
-  Matrix<S> embedding;    // [V, hidden]
+  double epsilon = 1e-5;    // of every norm
+  double more = 0;          // beside every norm's weight
+  bool layer_norm = false;  // whether norms before branches and at the end are LayerNorms
+  Matrix<S> embedding;      // [V, hidden]
   std::vector<Block<S>> blocks;
   std::vector<S> final_norm;  // [hidden]
-  Matrix<S> head;             // [V, hidden]; empty: tied to the embedding
+  std::vector<S> final_norm_bias{};
+  Matrix<S> head;  // [V, hidden]; empty: tied to the embedding
   double embedding_factor = 1, logits_factor = 1, logits_cap = 0;
 };
 
@@ -317,13 +321,21 @@ Matrix<S> scaled(Matrix<S> a, double factor) {
   return a;
 }
 
+// The norm before a branch or at the end.
+template <class S>
+Matrix<S> normed(const Decoder<S>& model, const Matrix<S>& x, const std::vector<S>& weight,
+                 const std::vector<S>& bias) {
+  return model.layer_norm ? layer_norm(x, weight, bias, model.epsilon, model.more)
+                          : rms_norm(x, weight, model.epsilon, model.more);
+}
+
 // x [T, hidden] through one block.
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
   const auto norm = [&](const Matrix<S>& from, const std::vector<S>& weight) {
     return weight.empty() ? from : rms_norm(from, weight, model.epsilon, model.more);
   };
-  const Matrix<S> n1 = norm(x, block.attention_norm);
+  const Matrix<S> n1 = normed(model, x, block.attention_norm, block.attention_norm_bias);
   Matrix<S> queries = linear(block.q, n1), keys = linear(block.k, n1);
   if (!block.query_norm.empty()) {
     queries = norm_heads(std::move(queries), block.query_norm, model.epsilon, model.more);
@@ -336,8 +348,12 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
   const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window, block.cap).out;
   const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.branch_factor);
-  const Matrix<S> n2 = norm(r, block.mlp_norm);
-  const Matrix<S> h = swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}), block.activation);
+  const Matrix<S> n2 = normed(model, r, block.mlp_norm, block.mlp_norm_bias);
+  Matrix<S> h = linear(block.up, n2);
+  if (block.gated)
+    h = swiglu(beside({linear(block.gate, n2), h}), block.activation);
+  else
+    for (S& value : h.data) value = activated(block.activation, value);
   return sum(r, norm(linear(block.down, h), block.mlp_post_norm), block.branch_factor);
 }
 
@@ -346,7 +362,7 @@ template <class S>
 Matrix<S> logits(const Decoder<S>& model, const Batch& batch) {
   Matrix<S> x = scaled(embedding(batch.ids, model.embedding), model.embedding_factor);
   for (const Block<S>& block : model.blocks) x = forward(model, block, x, batch);
-  x = rms_norm(x, model.final_norm, model.epsilon, model.more);
+  x = normed(model, x, model.final_norm, model.final_norm_bias);
   x = scaled(linear(x, model.head.data.empty() ? model.embedding : model.head), model.logits_factor);
   for (S& logit : x.data) logit = capped(logit, model.logits_cap);
   return x;
