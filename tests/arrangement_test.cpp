@@ -96,7 +96,7 @@ TEST_P(Arrangements, LayerMajorIsPassMajor) {
   for (const int ranks : up_to(2))
     for (const bool every_step : {false, true}) {
       JobSpec spec = job();
-      spec.numerics.reduce_every_step = every_step;
+      spec.numerics.reduce_once_per_step = every_step;
       Arrangement plain;
       plain.ranks = ranks;
       plain.passes = 4;

@@ -52,7 +52,7 @@ struct LayerSpec {
   NormSpec query_norm{}, key_norm{};                // norm each head by itself, before rope; without a weight: none
   double attention_scale = 0;                       // of scores; 0: 1 / sqrt(heads.dim)
   double attention_cap = 0;                         // scores s become cap tanh(s / cap); 0: they stay
-  double branch_factor = 1;                         // times what attention and the MLP add to the residual stream
+  double residual_multiplier = 1;                   // times what attention and the MLP add to the residual stream
   NormSpec attention_post_norm{}, mlp_post_norm{};  // norm what the two add; without a weight: none
   Activation gate = Activation::Silu;               // of the MLP's gate or, where it has none, of all of it
   bool local_rope = false;                          // whether the rotary embedding is the model's local one

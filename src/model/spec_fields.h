@@ -62,8 +62,8 @@ void visit_fields(R& rope, Visit&& visit) {
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
-         attention_scale, attention_cap, branch_factor, attention_post_norm, mlp_post_norm, gate, local_rope, gated] =
-      layer;
+         attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
+         gated] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -78,7 +78,7 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("key_norm", key_norm);
   visit("attention_scale", attention_scale);
   visit("attention_cap", attention_cap);
-  visit("branch_factor", branch_factor);
+  visit("branch_factor", residual_multiplier);
   visit("attention_post_norm", attention_post_norm);
   visit("mlp_post_norm", mlp_post_norm);
   visit("gate", gate);

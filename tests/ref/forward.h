@@ -255,7 +255,7 @@ struct Block {
   std::vector<S> query_norm{}, key_norm{};                // of each of their heads, or none
   double scale = 0;                                       // of scores; 0: 1 / sqrt(dim)
   double cap = 0;                                         // of scores; 0: none
-  double branch_factor = 1;                               // of what is added to the residual stream
+  double residual_multiplier = 1;                         // of what is added to the residual stream
   std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
   Activation activation = Activation::Silu;               // of the gate
   bool local_rope = false;
@@ -347,14 +347,14 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
                block.rope_interleaved);
   const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window, block.cap).out;
-  const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.branch_factor);
+  const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.residual_multiplier);
   const Matrix<S> n2 = normed(model, r, block.mlp_norm, block.mlp_norm_bias);
   Matrix<S> h = linear(block.up, n2);
   if (block.gated)
     h = swiglu(beside({linear(block.gate, n2), h}), block.activation);
   else
     for (S& value : h.data) value = activated(block.activation, value);
-  return sum(r, norm(linear(block.down, h), block.mlp_post_norm), block.branch_factor);
+  return sum(r, norm(linear(block.down, h), block.mlp_post_norm), block.residual_multiplier);
 }
 
 // [T, V]

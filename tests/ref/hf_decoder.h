@@ -99,7 +99,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             norm(layer.key_norm),
                             layer.attention_scale,
                             layer.attention_cap,
-                            layer.branch_factor,
+                            layer.residual_multiplier,
                             norm(layer.attention_post_norm),
                             norm(layer.mlp_post_norm),
                             layer.gate,
