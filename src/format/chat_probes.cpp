@@ -1,5 +1,6 @@
 // Finds out what a chat template does, by rendering short conversations.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/ascii.h"
@@ -43,14 +44,21 @@ std::string what_asks(std::string_view question, std::string_view prompt) {
   return std::string(prompt.substr(same));
 }
 
-void collect_markers(std::string_view text, std::vector<std::string>& markers) {
-  for (size_t at = text.find("<|"); at != std::string_view::npos; at = text.find("<|", at + 2)) {
-    const size_t end = text.find("|>", at + 2);
-    if (end == std::string_view::npos) return;
-    const std::string marker(text.substr(at, end + 2 - at));
-    if (marker.find('\n') == std::string::npos && std::ranges::find(markers, marker) == markers.end())
-      markers.push_back(marker);
+// Returns the texts <|...|> of some texts, each once.
+std::vector<std::string> markers_of(std::span<const std::string> texts) {
+  constexpr size_t kLongest = 120;
+  std::vector<std::string> markers;
+  std::set<std::string_view> seen;
+  for (const std::string_view text : texts) {
+    for (size_t at = text.find("<|"); at != std::string_view::npos; at = text.find("<|", at + 2)) {
+      const std::string_view rest = text.substr(at, kLongest);
+      const size_t end = rest.find("|>", 2);
+      if (end == std::string_view::npos || rest.find('\n') < end) continue;
+      const std::string_view marker = rest.substr(0, end + 2);
+      if (seen.insert(marker).second) markers.emplace_back(marker);
+    }
   }
+  return markers;
 }
 
 std::vector<Message> one_turn() { return {{ChatRole::User, "Ask"}, {ChatRole::Assistant, "Say"}}; }
@@ -64,6 +72,8 @@ void ChatTemplate::find_what_is_needed(std::string_view source) {
     try {
       run(one, {}, false, special);
       return true;
+    } catch (const JinjaLimitError&) {
+      throw;
     } catch (const UserError&) {
       return false;
     }
@@ -167,7 +177,7 @@ void ChatTemplate::look_around(std::string_view source) {
       default_system_ = text.substr(before.size(), text.size() - before.size() - after.size());
   }
   probes_ = {text, text_of(turns), prompt, text_of(with_system)};
-  for (const std::string& text_of_one : probes_) collect_markers(text_of_one, markers_);
+  markers_ = markers_of(probes_);
   find_forms(special);
   find_calls(special);
 }
@@ -215,6 +225,8 @@ void ChatTemplate::find_calls(const SpecialTexts& special) {
         Rendering out =
             run(messages, with_tools ? std::span(&tool, 1) : std::span<const jinja::Value>(), false, special);
         if (out.text.bytes().find("needle") != std::string::npos) return out;
+      } catch (const JinjaLimitError&) {
+        throw;
       } catch (const UserError&) {
       }
     }

@@ -39,7 +39,7 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
     }
   }();
   jinja::Text text = program_->render(variables.variables(for_generation, special.bos, special.eos),
-                                      JinjaLimits::for_input(variables.bytes()));
+                                      probing_ ? JinjaLimits::for_probe() : JinjaLimits::for_input(variables.bytes()));
   return {std::move(text), std::move(variables)};
 }
 
@@ -55,6 +55,8 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
       return source && source->part == ChatVariables::Part::Content && messages[source->message].no_content;
     });
     if (!prints) return rendered;
+  } catch (const JinjaLimitError&) {
+    throw;
   } catch (const UserError&) {  // it may accept an empty text
   }
   return run(messages, tools, for_generation, special, true);
@@ -64,6 +66,8 @@ std::optional<ChatTemplate::Rendering> ChatTemplate::probe(std::span<const Messa
                                                            const SpecialTexts& special) const {
   try {
     return run(messages, {}, for_generation, special);
+  } catch (const JinjaLimitError&) {  // so would the next ones take too long
+    throw;
   } catch (const UserError&) {  // it refuses
     return std::nullopt;
   }
@@ -75,7 +79,9 @@ ChatTemplate ChatTemplate::of_program(std::string_view program, SpecialTexts spe
   out.jinja_ = program;
   out.special_ = std::move(special);
   out.name_ = "own";
+  out.probing_ = true;
   out.look_around(source);
+  out.probing_ = false;
   return out;
 }
 

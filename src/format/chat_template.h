@@ -107,6 +107,7 @@ class ChatTemplate {
   std::string jinja_ = {};
   SpecialTexts special_ = {};
   bool built_in_ = false;  // it has a name, and is not the model's own
+  bool probing_ = false;   // while short conversations are rendered
   // Hold what short conversations show: what stands around messages, between a question and its reply and behind it,
   // how thoughts and calls are given, and all texts that mark turns.
   ChatSurroundings around_ = {};

@@ -17,6 +17,8 @@ std::optional<std::string> rendered(const ChatTemplate& chat, std::span<const Me
     std::string text;
     for (const Piece& piece : chat.render(messages, asks)) text += piece.text;
     return text;
+  } catch (const JinjaLimitError&) {
+    throw;
   } catch (const UserError&) {  // the template refuses such a conversation
     return std::nullopt;
   }
