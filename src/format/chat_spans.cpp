@@ -121,8 +121,22 @@ struct Taken {
   const Message* message = nullptr;
 };
 
+// Returns how many bytes of a text stand up to where it leaves the prompt that it repeats, or a beginning of it up to a
+// token or line; 0 for no prompt.
+size_t end_of_prompt(std::string_view text, std::string_view prompt) {
+  for (size_t known = prompt.size(); known > 0;) {
+    const size_t at = text.rfind(prompt.substr(0, known));
+    if (at != std::string_view::npos)
+      return at + static_cast<size_t>(std::ranges::mismatch(text.substr(at), prompt).in2 - prompt.begin());
+    const size_t cut = known < 2 ? std::string_view::npos : prompt.find_last_of(">]\n", known - 2);
+    known = cut == std::string_view::npos || white_before(prompt) > cut ? 0 : cut + 1;
+  }
+  return 0;
+}
+
 // Returns where a reply begins. A call and a thought begin where a prompt ends, or behind what the template inserts
-// before plain replies; a plain reply begins at its own text, or behind a prompt with white space between.
+// before plain replies; a plain reply begins at its own text, or behind a prompt with white space between. What the
+// prompt has already never belongs to it: this reply may leave out how the prompt goes on, such as a <think>.
 size_t begin_of_reply(std::string_view text, const ChatSpan& span, size_t from, const ChatSurroundings& around) {
   const std::string_view before = text.substr(from, span.begin - from);
   const auto behind = [&](const std::string& header) {
@@ -134,7 +148,7 @@ size_t begin_of_reply(std::string_view text, const ChatSpan& span, size_t from, 
     for (const std::string& other : around.headers) header = std::max(header, behind(other));
     if (header > 0) return from + header;
   }
-  const size_t prompt = behind(around.prompt);
+  const size_t prompt = end_of_prompt(before, around.prompt);
   if (prompt == 0) return span.begin - white_behind(before);
   const std::string_view inserted = before.substr(prompt);
   if (white_before(inserted) == inserted.size()) return from + prompt;
