@@ -290,7 +290,7 @@ TEST(ChatTemplate, TakesTheLossByMarksWhateverTheTemplateDoes) {
             last,
             {{ChatRole::User, "Q"}, {ChatRole::Assistant, "A"}, {ChatRole::Assistant, "B"}, {ChatRole::User, "R"}});
       },
-      "found message 3 left out of the text"));
+      "key 'content' of message 3: found a text that carries loss, which the chat template leaves out"));
 }
 
 TEST(ChatTemplate, KnowsAProgramHoweverItIsLaidOut) {

@@ -1,9 +1,22 @@
 // Evaluates expressions: the half of the evaluator that makes values.
 #include <algorithm>
+#include <array>
 
 #include "format/jinja_eval.h"
 
 namespace snug::jinja {
+namespace {
+
+// Returns whether a method is one of those that jinja2's sandbox of immutable values refuses.
+bool would_change(const Value& object, std::string_view method) {
+  static constexpr std::array<std::string_view, 8> kOfList = {"append", "clear",  "extend",  "insert",
+                                                              "pop",    "remove", "reverse", "sort"};
+  static constexpr std::array<std::string_view, 5> kOfDict = {"clear", "pop", "popitem", "setdefault", "update"};
+  const auto has = [&](const auto& methods) { return std::ranges::find(methods, method) != methods.end(); };
+  return is_sequence(object, Sequence::List) ? has(kOfList) : object.is(Kind::Dict) && has(kOfDict);
+}
+
+}  // namespace
 
 Value Evaluator::eval(const Expr& expr) {
   budget_.step();
@@ -298,6 +311,11 @@ Value Evaluator::eval_call(const Expr& expr) {
       return call_object(object.as<ObjectRep>(), callee.name, arguments);
     }
     const Value function = attribute_of(object, callee);
+    if (function.is(Kind::Undefined) && would_change(object, callee.name))
+      fail(
+          "found {}() of a {} called, which would change it: the values of a template are immutable, and transformers "
+          "refuses such a call too",
+          callee.name, type_name(object));
     arguments_of(expr, arguments);
     return call(function, arguments);
   }
