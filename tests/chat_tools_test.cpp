@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -387,10 +388,11 @@ std::vector<std::string> learnt_of(const OrderedJson& messages) {
   return out;
 }
 
-// Runs where the templates are: SNUG_CHAT_TEMPLATES names a folder with those that published.json was made from.
+// Runs where the templates are that published.json was made from: SNUG_CHAT_TEMPLATES names their folder.
 TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
   const char* const folder = std::getenv("SNUG_CHAT_TEMPLATES");
-  if (!folder) GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder";
+  if (!folder || !std::filesystem::is_directory(folder))
+    GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder: scripts/fetch_templates.sh fetches build/templates";
   const auto conversations = OrderedJson::parse(fixture("../jinja/conversations.json"));
   const auto published = OrderedJson::parse(fixture("../jinja/published.json"));
   size_t texts = 0, equal = 0;
@@ -427,6 +429,44 @@ TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
   std::cout << texts << " texts, " << equal << " of them as transformers has them\n";
   EXPECT_GT(texts, 1000u);
   EXPECT_GT(equal, 1000u);  // others have thinking in another form, or the end of a last reply that has none
+}
+
+// Replies begin alike in every turn, and thinking is opened once.
+TEST(ChatTools, PublishedTemplatesBeginRepliesAlikeInEveryTurn) {
+  const char* const folder = std::getenv("SNUG_CHAT_TEMPLATES");
+  if (!folder || !std::filesystem::is_directory(folder))
+    GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder: scripts/fetch_templates.sh fetches build/templates";
+  Message thinks{ChatRole::Assistant, "Reply"};
+  thinks.thinking = "Pondered";
+  const std::vector<Message> plain = {kAsk, {ChatRole::Assistant, "First"}, kAsk, {ChatRole::Assistant, "Reply"}};
+  size_t all = 0, thinking = 0;
+  const auto published = OrderedJson::parse(fixture("../jinja/published.json"));
+  for (const auto& [name, entry] : published.items()) {
+    SCOPED_TRACE(name);
+    const std::string program = read_text(std::string(folder) + "/" + name, 1 << 24);
+    try {
+      const Rendered out = rendered(program, plain);
+      ++all;
+      ASSERT_EQ(out.loss.size(), 2u) << out.text;
+      EXPECT_EQ(out.loss[0].substr(0, out.loss[0].find("First")), out.loss[1].substr(0, out.loss[1].find("Reply")));
+    } catch (const UserError&) {  // it needs more than texts
+      continue;
+    }
+    try {
+      const Rendered out = rendered(program, {kAsk, thinks});
+      const size_t open = out.text.rfind("<think>"), close = out.text.rfind("</think>");
+      if (out.left_out.thoughts > 0 || open == std::string::npos || out.text.find("Pondered") == std::string::npos)
+        continue;
+      ++thinking;
+      EXPECT_EQ(out.text.find_first_not_of('\n', open + 7), out.text.find("Pondered")) << out.text;
+      EXPECT_LT(out.text.find("Pondered"), close) << out.text;
+      const std::string before = out.text.substr(0, open);
+      EXPECT_FALSE(before.ends_with("<think>\n") || before.ends_with("</think>")) << out.text;
+    } catch (const UserError&) {  // it renders no thinking
+    }
+  }
+  EXPECT_GT(all, 60u);
+  EXPECT_GT(thinking, 10u);
 }
 
 TEST(ChatTools, JsonKeepsTheOrderOfItsKeysAndItsBounds) {

@@ -63,7 +63,7 @@ TEST(OllamaTemplate, SaysWhereASystemTextHasNoPlace) {
       "{% for m in messages %}{% if m.role == 'user' %}[U]{% if loop.last and messages[0].role == 'system' %}"
       "{{ messages[0].content + '\\n\\n' }}{% endif %}{{ m.content }}[/U]{% elif m.role == 'assistant' %}"
       "{{ m.content }}</s>{% endif %}{% endfor %}";
-  EXPECT_EQ(system_of(last), System::Elsewhere);
+  EXPECT_EQ(system_of(last), System::LeftOut);
   EXPECT_EQ(template_of(last),
             "{{ range .Messages }}{{ if eq .Role \"user\" }}[U]{{ .Content }}[/U]"
             "{{ else if eq .Role \"assistant\" }}{{ .Content }}</s>{{ end }}{{ end }}");

@@ -80,7 +80,7 @@ Modelfile modelfile_of(const Options& options, const fs::path& files, std::vecto
   modelfile.chat_template = found->text;
   if (found->system == OllamaTemplate::System::Refused)
     notes.push_back("Modelfile: its template takes no system text, as the chat template refuses one");
-  if (found->system == OllamaTemplate::System::Elsewhere)
+  if (found->system == OllamaTemplate::System::LeftOut)
     notes.push_back(
         "Modelfile: its template leaves out system texts, which the chat template writes elsewhere than before the "
         "first "

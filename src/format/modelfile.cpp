@@ -79,7 +79,7 @@ std::optional<Forms> find_forms(const ChatTemplate& chat) {
   if (!start->ends_with(forms.before_question)) return std::nullopt;
   forms.without_system = start->substr(0, start->size() - forms.before_question.size());
   const auto with_system = rendered(chat, conversation(true, {kQuestion}));
-  if (with_system) forms.system = OllamaTemplate::System::Elsewhere;
+  if (with_system) forms.system = OllamaTemplate::System::LeftOut;
   const auto before = with_system ? between(*with_system, "", kSystem) : std::nullopt;
   const auto after = with_system ? between(*with_system, kSystem, kQuestion) : std::nullopt;
   if (!before || !after || !after->ends_with(forms.before_question)) return forms;
@@ -109,7 +109,7 @@ std::optional<OllamaTemplate> ollama_template(const ChatTemplate& chat, std::str
   std::optional<Forms> forms = find_forms(chat);
   if (forms && forms->system == OllamaTemplate::System::Taken && !holds(chat, *forms)) {
     // Longer conversations may have the system text elsewhere.
-    forms->system = OllamaTemplate::System::Elsewhere;
+    forms->system = OllamaTemplate::System::LeftOut;
   }
   if (!forms || !holds(chat, *forms)) return std::nullopt;
   leave_out(forms->before_system, bos);

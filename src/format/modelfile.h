@@ -15,8 +15,8 @@ namespace snug {
 struct OllamaTemplate {
   enum class System : uint8_t {
     Taken,
-    Refused,    // by the chat template
-    Elsewhere,  // the chat template writes it otherwise than before the first question, and this leaves it out
+    Refused,  // by the chat template
+    LeftOut,  // the chat template writes it otherwise than before the first question, and this leaves it out
   };
   std::string text;
   System system = System::Taken;

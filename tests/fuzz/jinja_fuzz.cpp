@@ -1,5 +1,5 @@
-// A chat template: anything but a UserError, or a text whose marks do not cover its bytes, is a fault. So is a rendering
-// that hangs though its steps are few.
+// A chat template: anything but a UserError, or a text whose marks do not cover its bytes, is a fault. So is a
+// rendering that hangs though its steps are few.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
