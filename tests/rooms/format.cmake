@@ -1,4 +1,5 @@
 snug_test(jinja_test ROOMS format)
+snug_template_test(published_templates_text_test jinja_test Jinja.*Published*)
 snug_test(modelfile_test ROOMS format)
 snug_test(safetensors_test ROOMS format)
 snug_test(torch_file_test ROOMS format)
