@@ -11,6 +11,8 @@
 namespace snug::jinja {
 namespace {
 
+constexpr size_t kShort = 16;  // bytes of a text that is looked for at every place of another
+
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 bool is_cased(char32_t c) {
@@ -155,14 +157,14 @@ bool is_python_printable(char32_t c) {
 
 size_t find_text(std::string_view text, std::string_view found, size_t from) {
   if (from > text.size()) return std::string_view::npos;
-  // memmem() is linear, as std::string_view::find() is not.
+  if (found.size() <= kShort) return text.find(found, from);
+  // memmem() is linear for any text, as std::string_view::find() is not.
   const void* const hit = memmem(text.data() + from, text.size() - from, found.data(), found.size());
   if (!hit) return std::string_view::npos;
   return static_cast<size_t>(static_cast<const char*>(hit) - text.data());
 }
 
 SearchFromRight::SearchFromRight(std::string_view text, std::string_view found) : text_(text), found_(found) {
-  constexpr size_t kShort = 16;  // up to which looking everywhere is as good
   if (found.size() <= kShort) return;
   reversed_text_.assign(text.rbegin(), text.rend());
   reversed_found_.assign(found.rbegin(), found.rend());
