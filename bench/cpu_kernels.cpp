@@ -90,6 +90,22 @@ void rms_norm_backward(benchmark::State& state) {
       .run(state);
 }
 
+void layer_norm(benchmark::State& state) {
+  const DType t = activation(state);
+  const Shape x{8192, 2048};
+  Bench(LayerNorm{1e-5f, false, true}, {r(t, x), r(t, {2048}), r(t, {2048}), w(t, x), w(DType::F32, {2, 8192})})
+      .run(state);
+}
+
+void layer_norm_backward(benchmark::State& state) {
+  const DType t = activation(state);
+  const Shape x{8192, 2048};
+  Bench(LayerNormBackward{.accumulate = true, .gain_gradient = true, .bias_gradient = true},
+        {r(t, x), r(t, x), r(t, {2048}), r(DType::F32, {2, 8192}), rw(t, x), w(DType::F32, {2048}),
+         w(DType::F32, {2048})})
+      .run(state);
+}
+
 void swiglu(benchmark::State& state) {
   const DType t = activation(state);
   Bench(SwiGlu{}, {r(t, {4096, 8192}), w(t, {4096, 4096})}).run(state);
@@ -165,6 +181,8 @@ void dequantize(benchmark::State& state) {
 BENCHMARK(memory_copy)->UseRealTime();
 BENCHMARK(rms_norm)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(rms_norm_backward)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(layer_norm)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(layer_norm_backward)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(swiglu)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(swiglu_backward)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(rope)->Arg(0)->Arg(1)->UseRealTime();

@@ -252,25 +252,28 @@ class Report {
       const int64_t kv_heads = (kHeads.query_columns() + 2 * dim) / (4 * dim);
       equal_documents(fmt::format("heads of {}", dim), {4 * kv_heads, kv_heads, dim}, std::min<int64_t>(2048, t_));
     }
+    for (const int64_t dim : {128, 256})  // Gemma 2's
+      equal_documents(fmt::format("capped heads of {}", dim), {4096 / dim, 2048 / dim, dim},
+                      std::min<int64_t>(2048, t_), 50.0f);
   }
 
-  void equal_documents(std::string_view name, const HeadShape& heads, int64_t length) {
+  void equal_documents(std::string_view name, const HeadShape& heads, int64_t length, float cap = 0) {
     if (length > t_) return;
     std::vector<int32_t> bounds;
     for (int64_t start = 0; start <= t_; start += length) bounds.push_back(static_cast<int32_t>(start));
-    attention(name, fmt::format("{} x {}", bounds.size() - 1, length), heads, bounds, length);
+    attention(name, fmt::format("{} x {}", bounds.size() - 1, length), heads, bounds, length, cap);
   }
 
   // Counted as if all documents were `longest` tokens.
   void attention(std::string_view name, std::string_view documents, const HeadShape& heads,
-                 const std::vector<int32_t>& bounds, int64_t longest) {
+                 const std::vector<int32_t>& bounds, int64_t longest, float cap = 0) {
     const RuntimeScalars runtime{.documents = static_cast<int64_t>(bounds.size()) - 1};
     const Shape queries{t_, heads.query_columns()}, keys{t_, heads.key_columns()};
-    product(fmt::format("{} {}", name, documents), Attention{heads, 0.088f, longest},
+    product(fmt::format("{} {}", name, documents), Attention{heads, 0.088f, longest, 0, cap},
             {r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), list(bounds), w(kBF16, queries),
              w(kF32, {heads.heads, t_})},
             runtime);
-    product(fmt::format("{}_backward {}", name, documents), AttentionBackward{heads, 0.088f, longest},
+    product(fmt::format("{}_backward {}", name, documents), AttentionBackward{heads, 0.088f, longest, 0, cap},
             {r(kBF16, queries), r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), r(kBF16, queries),
              r(kF32, {heads.heads, t_}), list(bounds), w(kBF16, queries), w(kBF16, keys), w(kBF16, keys)},
             runtime);
@@ -286,6 +289,13 @@ class Report {
     std::vector<Arg> gain = back;
     gain.push_back(w(kBF16, cols));
     kernel("rms_norm_backward accumulate gain", RmsNormBackward{true, true}, gain);
+    const Shape moments{2, t_};
+    kernel("layer_norm", LayerNorm{1e-5f, false, true},
+           {r(kBF16, x), r(kBF16, cols), r(kBF16, cols), w(kBF16, x), w(kF32, moments)});
+    std::vector<Arg> layer{r(kBF16, x), r(kBF16, x), r(kBF16, cols), r(kF32, moments), rw(kBF16, x)};
+    kernel("layer_norm_backward accumulate", LayerNormBackward{true}, layer);
+    layer.insert(layer.end(), {w(kBF16, cols), w(kBF16, cols)});
+    kernel("layer_norm_backward accumulate gain bias", LayerNormBackward{true, true, true}, layer);
     kernel("rope", Rope{kHeads.dim},
            {rw(kBF16, {t_, kHeads.query_columns() + kHeads.key_columns()}), list(positions), r(kF32, {t_, 128})});
     kernel("swiglu", SwiGlu{}, {r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, kFfn})});

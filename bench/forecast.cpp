@@ -70,7 +70,7 @@ JobSpec job_of(const std::string& model, const Case& c) {
   spec.cut.passes = c.passes;
   spec.strategy = plain_strategy(spec.table, c.recompute);
   for (ActivationPolicy& policy : spec.strategy.activations)
-    if (c.offload) policy[ActivationClass::LayerInput] = Retention::Offload;
+    if (c.offload) policy[ActivationClass::LayerBoundary] = Retention::Offload;
   return spec;
 }
 

@@ -56,7 +56,7 @@ JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
   for (ActivationPolicy& policy : spec.strategy.activations) policy = offloaded(policy);
   spec.strategy.offloaded_to = Space::Disk;
   spec.strategy.gather_ahead = s.ahead;
-  spec.strategy.retire_lag = s.lag;
+  spec.strategy.buffer_hold_ops = s.lag;
   spec.strategy.defer_updates = s.defer;
   spec.strategy.layer_major = s.layer_major;
   return spec;

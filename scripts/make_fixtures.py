@@ -24,9 +24,10 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma2Config, Gemma3TextConfig,
-                          GemmaConfig, GlmConfig, GraniteConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config,
-                          Qwen3Config, SeedOssConfig, SmolLM3Config)
+from transformers import (ArceeConfig, AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma2Config,
+                          Gemma3TextConfig, GemmaConfig, GlmConfig, GraniteConfig, LlamaConfig, MistralConfig,
+                          NemotronConfig, Phi3Config, Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config,
+                          StableLmConfig)
 
 VOCABULARY = 997
 STEPS = 10
@@ -65,6 +66,8 @@ ROPES = {
 def rope(theta):
     return {"rope_type": "default", "rope_theta": theta}
 
+
+UNGATED = ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 
 # Sizes are odd on purpose. `dtype` is what the weights are stored in: all values below are computed from the stored
 # ones, widened. `shard_size` splits the file; `spelling` 4 rewrites config.json as transformers 4 wrote it.
@@ -197,6 +200,20 @@ FAMILIES = {
                                final_logit_softcapping=1.5, **COMMON),
         "dtype": torch.bfloat16,
     },
+    "nemotron": {  # LayerNorm by 1 + weight with a bias, half of a head turns, the MLP has no gate
+        "config": NemotronConfig(hidden_size=44, intermediate_size=90, num_attention_heads=3, num_key_value_heads=1,
+                                 head_dim=16, norm_eps=1e-4, rope_parameters=rope(10000.0), **COMMON),
+        "dtype": torch.bfloat16, "linears": UNGATED},
+    "arcee": {  # the MLP has no gate, and biases
+        "config": ArceeConfig(hidden_size=48, intermediate_size=94, num_attention_heads=4, num_key_value_heads=2,
+                              head_dim=14, rope_parameters=ROPES["yarn"], tie_word_embeddings=True,
+                              **LLAMA | {"attention_bias": True, "mlp_bias": True}),
+        "dtype": torch.bfloat16, "linears": UNGATED},
+    "stablelm": {  # LayerNorm with a bias, a quarter of a head turns
+        "config": StableLmConfig(hidden_size=48, intermediate_size=86, num_attention_heads=2, num_key_value_heads=1,
+                                 use_qkv_bias=True, layer_norm_eps=1e-4, rope_parameters=rope(10000.0), **COMMON),
+        "dtype": torch.bfloat16,
+    },
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -299,10 +316,10 @@ def draw_weights(model, seed):
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            parameter.data = (0 if model.config.model_type.startswith("gemma") else 1) + 0.2 * noise
-        elif name.endswith("bias"):
+        if name.endswith("bias"):
             parameter.data = 0.2 * noise
+        elif "norm" in name:
+            parameter.data = (0 if model.config.model_type.startswith(("gemma", "nemotron")) else 1) + 0.2 * noise
         elif "embed_tokens" in name or "lm_head" in name:
             parameter.data = 0.06 * noise
         else:

@@ -88,7 +88,7 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   for (size_t b = 0; b < spec.strategy.activations.size() && a.inputs != Space::Device; b++) {
     ActivationPolicy& policy = spec.strategy.activations[b];
     const ActivationPolicy all = offloaded(policy);
-    policy[ActivationClass::LayerInput] = Retention::Offload;
+    policy[ActivationClass::LayerBoundary] = Retention::Offload;
     if (a.offload & 1) policy[ActivationClass::Attention] = all[ActivationClass::Attention];
     if (a.offload & 2) policy[ActivationClass::Residual] = all[ActivationClass::Residual];
     if (a.offload & 4) policy[ActivationClass::Mlp] = all[ActivationClass::Mlp];

@@ -96,7 +96,7 @@ TEST_P(Arrangements, LayerMajorIsPassMajor) {
   for (const int ranks : up_to(2))
     for (const bool every_step : {false, true}) {
       JobSpec spec = job();
-      spec.numerics.reduce_every_step = every_step;
+      spec.numerics.reduce_once_per_step = every_step;
       Arrangement plain;
       plain.ranks = ranks;
       plain.passes = 4;
@@ -243,7 +243,9 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"llama16", false, DType::BF16, 2, BaseFormat::Plain, true},
                     TinyCase{"granite", true, DType::BF16, 2, BaseFormat::Int8},
                     TinyCase{"granite", false, DType::F32, 1}, TinyCase{"gemma3", true, DType::BF16, 2},
-                    TinyCase{"gemma3", false, DType::F32, 2}, TinyCase{"gemma2", false, DType::BF16, 2}));
+                    TinyCase{"nemotron", false, DType::BF16, 2}, TinyCase{"nemotron", true, DType::F32, 1},
+                    TinyCase{"stablelm", false, DType::F32, 2}, TinyCase{"gemma3", false, DType::F32, 2},
+                    TinyCase{"gemma2", false, DType::BF16, 2}));
 
 }  // namespace
 }  // namespace snug

@@ -59,6 +59,7 @@ std::unique_ptr<NamedDecoder> named_decoder(const std::string& family, const std
     const std::string at = "model.layers." + std::to_string(i) + ".";
     ref::Block<Complex>& block = named->model.blocks[i];
     for (const auto& [module, linear] : linears_of(block)) {
+      if (linear->weight.data.empty()) continue;  // the gate of an MLP without one
       const std::string name = "base_model.model." + at + module;
       if (low.contains(name + ".lora_A.weight"))
         linear->adapter = {ref::convert<Complex>(low.at(name + ".lora_A.weight")),
@@ -73,6 +74,9 @@ std::unique_ptr<NamedDecoder> named_decoder(const std::string& family, const std
           std::pair(&layer.attention_post_norm, &block.attention_post_norm),
           std::pair(&layer.mlp_post_norm, &block.mlp_post_norm)})
       if (!weight->empty()) named->parameters[at + norm->weight] = weight;
+    for (const auto& [norm, bias] : {std::pair(&layer.attention_norm, &block.attention_norm_bias),
+                                     std::pair(&layer.mlp_norm, &block.mlp_norm_bias)})
+      if (!bias->empty()) named->parameters[at + norm->bias] = bias;
   }
   return named;
 }
@@ -158,7 +162,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"gemma", {}, Recompute::Mlp}, Case{"gemma3", {}, Recompute::None},
                     Case{"gemma3", {}, Recompute::Mlp}, Case{"gemma3", {}, Recompute::Attention},
                     Case{"gemma3", "adapter_init", Recompute::Block}, Case{"gemma3", "adapter_init", Recompute::None},
-                    Case{"gemma2", {}, Recompute::Mlp}));
+                    Case{"gemma2", {}, Recompute::Mlp}, Case{"nemotron", {}, Recompute::None},
+                    Case{"nemotron", {}, Recompute::Mlp}, Case{"nemotron", "adapter_init", Recompute::Block},
+                    Case{"arcee", {}, Recompute::Attention}, Case{"arcee", "adapter_init", Recompute::Mlp},
+                    Case{"stablelm", {}, Recompute::Block}, Case{"stablelm", "adapter_init", Recompute::None}));
 
 }  // namespace
 }  // namespace snug

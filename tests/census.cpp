@@ -65,7 +65,7 @@ JobSpec job_of(const Kind& kind) {
   if (special == "bit8") n.state = StateFormat::Bit8;
   if (special == "bf16_state") n.state = StateFormat::Bf16;
   if (special == "bf16_sums") n.accumulator = DType::BF16;
-  if (special == "every_step") n.reduce_every_step = true;
+  if (special == "every_step") n.reduce_once_per_step = true;
   if (special == "unclipped") n.max_grad_norm = 0;
   if (special == "dropout")
     for (LayerParams& block : spec.table.layers)
@@ -103,7 +103,7 @@ JobSpec used(const std::string& family, Purpose purpose) {
   spec.table = purpose == Purpose::Merge ? lora_parameters(spec.model, read_peft_config(*request.adapter), true)
                                          : full_parameters(spec.model, false);
   spec.sources = find_sources(spec.table, request);
-  spec.numerics.head_rows = 32;
+  spec.numerics.logits_chunk_rows = 32;
   if (purpose == Purpose::Merge) spec.numerics.base = DType::F32;
   spec.cut.sequence_length = purpose == Purpose::Generate ? 1 : 40;
   if (purpose == Purpose::Generate) spec.cache_positions = 100;

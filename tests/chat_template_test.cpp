@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -142,6 +143,49 @@ TEST(ChatTemplate, TemplatesThatAreNamedAreWrittenAsJinja) {
   EXPECT_TRUE(qwen.renders_as(ChatTemplate::choose("auto", qwen.jinja(), {"<s>", ""})));
 }
 
+// Prompts may go on with something that replies in a conversation do not have, such as a <think>. What a prompt has up
+// to there is never learnt, in the last turn and in others.
+TEST(ChatTemplate, WhatThePromptHasCarriesNoLoss) {
+  const std::string program =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+      "{% if m.role == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+      "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}";
+  const ChatTemplate chat = ChatTemplate::choose("auto", program, {"", "<|im_end|>"});
+  const std::vector<Message> messages = {
+      {ChatRole::User, "U1"}, {ChatRole::Assistant, "A1"}, {ChatRole::User, "U2"}, {ChatRole::Assistant, "A2"}};
+  EXPECT_EQ(chat.render(messages, false),
+            (std::vector<Piece>{{"<|im_start|>user\nU1<|im_end|>\n<|im_start|>assistant\n"},
+                                {"A1<|im_end|>", true},
+                                {"\n<|im_start|>user\nU2<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"},
+                                {"A2<|im_end|>", true},
+                                {"\n"}}));
+  // White space that no prompt has is learnt, as it is what a model writes first.
+  EXPECT_EQ(ChatTemplate::choose("auto",
+                                 "{% for m in messages %}<{{ m.role }}>{{ ' ' + m.content }}</>{% endfor %}"
+                                 "{% if add_generation_prompt %}<assistant>{% endif %}",
+                                 {"", "</>"})
+                .render({{{ChatRole::User, "U"}, {ChatRole::Assistant, "A"}}}, false)[1],
+            (Piece{" A</>", true}));
+}
+
+// A template that takes too long for one short conversation is not tried on the next ones.
+TEST(ChatTemplate, ATemplateThatTakesTooLongIsRefusedAtOnce) {
+  const std::string turns = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}";
+  for (const std::string slow :
+       {"{% set ns = namespace(x='a'*1000*1000, y='a'*1000*1000) %}{% for i in range(1000) %}{% for j in range(1000) %}"
+        "{% if ns.x == ns.y %}{% endif %}{% endfor %}{% endfor %}",
+        "{{ '<|' * 1000 * 1000 }}|>"}) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      ChatTemplate::choose("auto", slow + turns, {"<s>", "</s>"});
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("line 1: found a template that takes too many steps"));
+    }
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5) << slow;
+  }
+}
+
 TEST(ChatTemplate, SaysWhichMarkersATokenizerLacks) {
   const auto lacking = [](const ChatTemplate& chat) {
     return chat.lacking([](std::string_view text) { return text == "<|im_end|>"; });
@@ -246,7 +290,7 @@ TEST(ChatTemplate, TakesTheLossByMarksWhateverTheTemplateDoes) {
             last,
             {{ChatRole::User, "Q"}, {ChatRole::Assistant, "A"}, {ChatRole::Assistant, "B"}, {ChatRole::User, "R"}});
       },
-      "found message 3 left out of the text"));
+      "key 'content' of message 3: found a text that carries loss, which the chat template leaves out"));
 }
 
 TEST(ChatTemplate, KnowsAProgramHoweverItIsLaidOut) {

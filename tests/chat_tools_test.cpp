@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -174,6 +175,10 @@ TEST(ChatTools, WhatATemplateLeavesOutIsRefusedOrCounted) {
   EXPECT_TRUE(
       refused(first, {kAsk, {ChatRole::Assistant, "Say"}}, "leaves out some of 2 tools", {tool("tide"), tool("wind")}));
   EXPECT_TRUE(refused(texts, {kAsk, calling("{}")}, "key 'tool_calls' of message 2: the chat template leaves out"));
+  EXPECT_TRUE(
+      refused("{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}{% for c in m.tool_calls %}"
+              "{{ c.function | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}<end>{% endfor %}",
+              {kAsk, calling("{}", "Look")}, "key 'content' of message 2: found a text beside calls, which the"));
   EXPECT_TRUE(refused(texts +
                           "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
                           "{% endfor %}",
@@ -235,6 +240,98 @@ TEST(ChatTools, ThinkingGoesWhereTheTemplateReadsIt) {
   EXPECT_THAT(rendered(of_key, {kAsk, {ChatRole::Assistant, "Say </think>"}}).loss, ElementsAre("Say </think><end>"));
 }
 
+TEST(ChatTools, ThinkingGoesOnWhereThePromptEnds) {
+  const std::string open = "{% for m in messages %}{{ '<' + m.role + '>\\n' }}",
+                    ask = "{% if add_generation_prompt %}{{ '<assistant>\\n<think>\\n' }}{% endif %}";
+  Message beside{ChatRole::Assistant, "Say"}, within{ChatRole::Assistant, "<think>\nHm\n</think>\n\nSay"};
+  beside.thinking = "Hm";
+  // One opens the thinking of the last reply itself, but reads it in the text alone: it is not opened twice.
+  const std::string opens = open +
+                            "{% if m.role == 'assistant' and loop.last %}{{ '<think>\\n' }}{% endif %}"
+                            "{{ m.content.split('</think>')[-1].strip() if not loop.last else m.content }}<end>"
+                            "{% endfor %}" +
+                            ask;
+  for (const Message& reply : {beside, within}) {
+    const Rendered out = rendered(opens, {kAsk, reply, kAsk, reply});
+    EXPECT_EQ(out.text,
+              "<user>\nAsk<end><assistant>\nSay<end><user>\nAsk<end><assistant>\n<think>\nHm\n</think>\n\nSay<end>");
+    EXPECT_THAT(out.loss, ElementsAre("Say<end>", "Hm\n</think>\n\nSay<end>"));
+    EXPECT_EQ(out.left_out.unasked, 0);
+  }
+  // One writes the text as it is, <think> and all, which its prompt has already.
+  const std::string plain = open + "{{ m.content }}{% if '</think>' in m.content %}{% endif %}<end>{% endfor %}" + ask;
+  EXPECT_THAT(rendered(plain, {kAsk, within}).loss, ElementsAre("Hm\n</think>\n\nSay<end>"));
+  EXPECT_EQ(rendered(plain, {kAsk, within}).left_out.unasked, 0);
+  EXPECT_EQ(rendered(plain, {kAsk, {ChatRole::Assistant, "Say"}}).left_out.unasked, 1);
+}
+
+TEST(ChatTools, ThinkingThatATemplateReadsIsGivenToItThoughItLeavesItOut) {
+  const std::string open = "{{ tools | tojson if tools else '' }}{% for m in messages %}<{{ m.role }}>";
+  const std::string calls =
+      "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]"
+      "{% endfor %}";
+  Message beside{ChatRole::Assistant, "Say"}, within{ChatRole::Assistant, "<think>Hm</think>Say"}, call = calling("{}");
+  beside.thinking = call.thinking = "Hm";
+  // One renders it beside calls alone.
+  const std::string of_calls = open + "{% if m.tool_calls %}<t>{{ m.reasoning_content }}</t>{% endif %}" + calls +
+                               "{{ m.content }}<end>{% endfor %}";
+  EXPECT_THAT(rendered(of_calls, {kAsk, call}, {tool("tide")}).loss, ElementsAre("<t>Hm</t>[tide {}]<end>"));
+  for (const Message& reply : {beside, within}) {
+    const Rendered out = rendered(of_calls, {kAsk, reply});
+    EXPECT_THAT(out.loss, ElementsAre("Say<end>"));
+    EXPECT_EQ(out.left_out.thoughts, 1);
+    EXPECT_EQ(out.left_out.last_thoughts, 1);
+  }
+  // One renders it if a variable says so; <think> in a reply is not a text to it.
+  const std::string never = open + "{% if thinking %}<t>{{ m.reasoning_content }}</t>{% else %}</t>{% endif %}" +
+                            calls + "{{ m.content }}<end>{% endfor %}";
+  for (const Message& reply : {beside, within})
+    EXPECT_TRUE(fails_with<UserError>(
+        [&] {
+          rendered(never, {kAsk, reply});
+        },
+        "found thinking, expected none: the chat template reads it"));
+}
+
+TEST(ChatTools, ATemplateThatRendersOnlyWithToolsIsTakenWithThem) {
+  const std::string needs = "{% for t in tools %}{{ t | tojson }}{% endfor %}" + std::string(kAll);
+  const Rendered out = rendered(needs, {kAsk, {ChatRole::Assistant, "Say"}}, {tool("tide")});
+  EXPECT_THAT(out.loss, ElementsAre("Say<end>"));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        rendered(needs, {kAsk, {ChatRole::Assistant, "Say"}});
+      },
+      "key 'tools': found none, expected a list of tools"));
+}
+
+// jinja2's sandbox refuses what changes a value, and so does transformers.
+TEST(ChatTools, AMethodThatChangesAValueIsRefusedByItsName) {
+  const std::string appends =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n"
+      "{% for c in m.tool_calls or [] %}{% set _ = m.tool_calls.append(c) %}{% endfor %}<end>{% endfor %}";
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        rendered(appends, {kAsk, calling("{}")});
+      },
+      "line 2: found append() of a list called, which would change it"));
+}
+
+TEST(ChatTools, ArgumentsThatAreNoObjectAreRefused) {
+  const std::string takes_text =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "[{{ c.function.name + ' ' + c.function.arguments }}]{% endfor %}<end>{% endfor %}";
+  for (const std::string& program : {std::string(kAll), takes_text})
+    for (const std::string arguments : {R"("{not json")", R"("{\"a\": 1} ]")", R"("[1]")", R"("3")"})
+      EXPECT_TRUE(fails_with<UserError>(
+          [&] {
+            rendered(program, {kAsk, calling(arguments)});
+          },
+          "key 'arguments' of a call in message 2: found a text"))
+          << arguments;
+  EXPECT_THAT(rendered(takes_text, {kAsk, calling(R"("{\"a\": 123456789012345678901}")")}).loss,
+              ElementsAre(R"([tide {"a": 123456789012345678901}]<end>)"));
+}
+
 TEST(ChatTools, AGenerationBlockBelongsToTheMessageThatItShows) {
   const std::string program =
       "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}"
@@ -291,10 +388,11 @@ std::vector<std::string> learnt_of(const OrderedJson& messages) {
   return out;
 }
 
-// Runs where the templates are: SNUG_CHAT_TEMPLATES names a folder with those that published.json was made from.
+// Runs where the templates are that published.json was made from: SNUG_CHAT_TEMPLATES names their folder.
 TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
   const char* const folder = std::getenv("SNUG_CHAT_TEMPLATES");
-  if (!folder) GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder";
+  if (!folder || !std::filesystem::is_directory(folder))
+    GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder: scripts/fetch_templates.sh fetches build/templates";
   const auto conversations = OrderedJson::parse(fixture("../jinja/conversations.json"));
   const auto published = OrderedJson::parse(fixture("../jinja/published.json"));
   size_t texts = 0, equal = 0;
@@ -331,6 +429,44 @@ TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
   std::cout << texts << " texts, " << equal << " of them as transformers has them\n";
   EXPECT_GT(texts, 1000u);
   EXPECT_GT(equal, 1000u);  // others have thinking in another form, or the end of a last reply that has none
+}
+
+// Replies begin alike in every turn, and thinking is opened once.
+TEST(ChatTools, PublishedTemplatesBeginRepliesAlikeInEveryTurn) {
+  const char* const folder = std::getenv("SNUG_CHAT_TEMPLATES");
+  if (!folder || !std::filesystem::is_directory(folder))
+    GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder: scripts/fetch_templates.sh fetches build/templates";
+  Message thinks{ChatRole::Assistant, "Reply"};
+  thinks.thinking = "Pondered";
+  const std::vector<Message> plain = {kAsk, {ChatRole::Assistant, "First"}, kAsk, {ChatRole::Assistant, "Reply"}};
+  size_t all = 0, thinking = 0;
+  const auto published = OrderedJson::parse(fixture("../jinja/published.json"));
+  for (const auto& [name, entry] : published.items()) {
+    SCOPED_TRACE(name);
+    const std::string program = read_text(std::string(folder) + "/" + name, 1 << 24);
+    try {
+      const Rendered out = rendered(program, plain);
+      ++all;
+      ASSERT_EQ(out.loss.size(), 2u) << out.text;
+      EXPECT_EQ(out.loss[0].substr(0, out.loss[0].find("First")), out.loss[1].substr(0, out.loss[1].find("Reply")));
+    } catch (const UserError&) {  // it needs more than texts
+      continue;
+    }
+    try {
+      const Rendered out = rendered(program, {kAsk, thinks});
+      const size_t open = out.text.rfind("<think>"), close = out.text.rfind("</think>");
+      if (out.left_out.thoughts > 0 || open == std::string::npos || out.text.find("Pondered") == std::string::npos)
+        continue;
+      ++thinking;
+      EXPECT_EQ(out.text.find_first_not_of('\n', open + 7), out.text.find("Pondered")) << out.text;
+      EXPECT_LT(out.text.find("Pondered"), close) << out.text;
+      const std::string before = out.text.substr(0, open);
+      EXPECT_FALSE(before.ends_with("<think>\n") || before.ends_with("</think>")) << out.text;
+    } catch (const UserError&) {  // it renders no thinking
+    }
+  }
+  EXPECT_GT(all, 60u);
+  EXPECT_GT(thinking, 10u);
 }
 
 TEST(ChatTools, JsonKeepsTheOrderOfItsKeysAndItsBounds) {

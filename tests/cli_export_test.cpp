@@ -32,6 +32,25 @@ TEST_F(Export, WritesAFileAndAModelfileAndNothingElse) {
   EXPECT_EQ(read_gguf({at("out/model.gguf")}).string("general.name"), "m");
 }
 
+TEST_F(Export, SaysWhyAModelfileHasNoTemplateAndWhatItsTemplateLeavesOut) {
+  const auto said = [&](const std::string& program) {
+    put(at("m/chat_template.jinja"), program);
+    const Outcome outcome = run({"export", "--model", "m", "--out", "out", "--overwrite"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(
+      said("{{ functions | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}"),
+      HasSubstr("note: Modelfile: without a template, as the model's chat template renders no question and reply"));
+  EXPECT_THAT(
+      said("{{ tools | first | tojson }}{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"),
+      HasSubstr("note: Modelfile: the chat template has no form in Ollama's language"));
+  EXPECT_THAT(said("{% for m in messages %}{% if m.role == 'user' %}[{{ messages[0].content if loop.last and "
+                   "messages[0].role == 'system' }}{{ m.content }}]"
+                   "{% elif m.role == 'assistant' %}{{ m.content }};{% endif %}{% endfor %}"),
+              HasSubstr("note: Modelfile: its template leaves out system texts"));
+}
+
 TEST_F(Export, OverwritesWhatAnExportWroteAlone) {
   const Words words{"export", "--model", "m", "--out", "out", "--format", "BF16", "--json"};
   ASSERT_EQ(run(words).code, 0);

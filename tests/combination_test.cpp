@@ -57,7 +57,7 @@ JobSpec job_of(const Row& r) {
   n.base_format = kFormats[static_cast<size_t>(r[Base])];
   n.state = static_cast<StateFormat>(r[StateWord]);
   if (r[Accumulator] && r[Compute]) n.accumulator = DType::BF16;
-  n.reduce_every_step = r[EveryStep];
+  n.reduce_once_per_step = r[EveryStep];
   if (r[EarlyUpdates] == 2) n.max_grad_norm = 0;
   for (LayerParams& block : spec.table.layers)
     for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})

@@ -45,7 +45,6 @@ TEST(CudaFacts, AttentionIsByTilesForHeadsThatFourDivides) {
   EXPECT_EQ(attention_kernel(DType::BF16, 100, 90), AttentionKernel::ByTiles);
   for (const int64_t dim : {7, 98, 260}) EXPECT_EQ(attention_kernel(DType::BF16, dim, 90), AttentionKernel::ByToken);
   EXPECT_EQ(attention_kernel(DType::BF16, 128, 75), AttentionKernel::ByToken);
-  EXPECT_EQ(attention_kernel(DType::BF16, 128, 90, true), AttentionKernel::ByToken) << "scores with a cap";
   EXPECT_EQ(name(AttentionKernel::ByWarpgroups), "by warpgroups");
 }
 

@@ -2,9 +2,13 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "backend/cuda/backend.h"
 #include "backend/cuda/facts.h"
+#include "base/rounding.h"
 #include "op_runner.h"
+#include "tensor/step_scalars.h"
 
 namespace snug {
 namespace {
@@ -50,6 +54,12 @@ TEST(CudaOpRestore, GivesTheForwardsBits) {
   EXPECT_EQ(restore_wrongly(device.runner), "");
 }
 
+TEST(CudaOpEmbedding, RunsOfEqualIdsAreAddedInTheirOrder) {
+  Device device;
+  device.runner.after_launch = [&] { device.backend.streams()->finish(); };
+  EXPECT_EQ(runs_wrongly(device.runner), "");
+}
+
 // cuBLASLt rounds a product before it adds a matrix in bf16.
 TEST(CudaOpAdapter, FaintResultsAreNotLostInRoundingTheAddend) {
   Device device;
@@ -93,6 +103,69 @@ TEST(CudaOpProducts, SidesThat8DoesNotDivideGiveTheReference) {
     c.absolute = 0.02;
     device.runner.run(c);  // finds algorithms, which overwrites operands
     EXPECT_EQ(device.runner.run(c), "") << c.name;
+  }
+}
+
+// Holds an update with 8-bit state of `count` elements on the device, the first of which is number `first`.
+struct Bit8Update {
+  Bit8Update(CudaBackend& backend, std::byte* at, int64_t first, int64_t count) : first(first), count(count) {
+    const auto take = [&](DType dtype, int64_t elements) {
+      const TensorView view{at, dtype, {elements}, elements};
+      at += round_up<uint64_t>(static_cast<uint64_t>(elements) * element_bytes(dtype), 256);
+      return view;
+    };
+    const int64_t blocks = ceil_div(count, kStateBlock);
+    views = {take(DType::BF16, count), take(DType::BF16, count), take(DType::U8, count),        take(DType::U8, count),
+             take(DType::F32, blocks), take(DType::F32, blocks), take(DType::F32, kStepScalars)};
+    end = at;
+    const StepScalars scalars;
+    backend.write(views[6].data, &scalars, sizeof(scalars));
+  }
+  // Returns the bytes of operand `i` that are of elements [begin, begin + elements).
+  std::pair<std::byte*, uint64_t> part(size_t i, int64_t begin, int64_t elements) const {
+    const bool scales = i == 4 || i == 5;
+    const int64_t from = (begin - first) / (scales ? kStateBlock : 1);
+    const int64_t size = scales ? elements / kStateBlock : elements;
+    const uint64_t bytes = element_bytes(views[i].dtype);
+    return {views[i].data + static_cast<uint64_t>(from) * bytes, static_cast<uint64_t>(size) * bytes};
+  }
+  void run(CudaBackend& backend) const {
+    Op op;
+    op.attrs = AdamW{.format = StateFormat::Bit8, .seed = 3, .stream = 5, .first = static_cast<uint64_t>(first)};
+    op.site = "update";
+    backend.bind(op, views)({.step = 2, .learning_rate = 0.01f});
+    backend.streams()->finish();
+  }
+  int64_t first, count;
+  std::vector<TensorView> views;
+  std::byte* end;
+};
+
+// The kernel counts elements in 32 bits, so that large tensors take several launches.
+TEST(CudaOpUpdate, LaunchesOfEightBitStateMeetWithoutASeam) {
+  CudaBackend backend{0};
+  constexpr int64_t kSeam = int64_t{1} << 30, kPart = 16 * kStateBlock, kBegin = kSeam - kPart / 2;
+  constexpr uint64_t kBytes = uint64_t{7} << 30;
+  std::byte* const memory = backend.reserve(Space::Device, kBytes);
+  ASSERT_EQ(cudaMemset(memory, 0, kBytes), cudaSuccess);
+  const Bit8Update whole(backend, memory, 0, kSeam + kPart / 2), part(backend, whole.end, kBegin, kPart);
+  std::mt19937 random(7);
+  for (size_t i = 0; i < 6; i++) {
+    const auto [at, bytes] = whole.part(i, kBegin, kPart);
+    std::vector<uint32_t> bits(bytes / 4);
+    for (uint32_t& word : bits)  // numbers of any dtype, of moderate size
+      word = i < 2 ? (random() & 0x007f007fu) | 0x3f003f00u : i < 4 ? static_cast<uint32_t>(random()) : 0x3c000000u;
+    backend.write(at, bits.data(), bytes);
+    backend.write(part.part(i, kBegin, kPart).first, bits.data(), bytes);
+  }
+  whole.run(backend);
+  part.run(backend);
+  for (size_t i = 1; i < 6; i++) {
+    const auto [at, bytes] = whole.part(i, kBegin, kPart);
+    std::vector<std::byte> of_whole(bytes), of_part(bytes);
+    backend.read(of_whole.data(), at, bytes);
+    backend.read(of_part.data(), part.part(i, kBegin, kPart).first, bytes);
+    EXPECT_TRUE(of_whole == of_part) << "operand " << i;
   }
 }
 

@@ -102,6 +102,7 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(model.layers[0].qkv);
   expect_every_field_counts(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv"});
   expect_every_field_counts(NormSpec{"input_layernorm.weight", 1e-5});
+  expect_every_field_counts(NormSpec{"norm.weight", 1e-5, false, NormKind::Layer, "norm.bias"});
   expect_every_field_counts(HeadShape{4, 2, 16});
   expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});

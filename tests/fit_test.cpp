@@ -177,7 +177,7 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
 // Clipping needs all gradients first; of a job without it a group's or two are there at a time.
 TEST(Fit, WithoutClippingMostGradientsNeedNoRoom) {
   JobSpec spec = llama_3_8b(16, 128);
-  spec.outline = true;
+  spec.step_only = true;
   uint64_t all = 0, largest = 0;
   for (int g = 0; g < spec.table.group_count(); g++) {
     uint64_t bytes = 0;
@@ -439,7 +439,8 @@ TEST(StepSeconds, OneAfterTheOtherTheyAddUp) {
 // Lanes of their own hide transfers, and no more than those; middle passes are all alike.
 TEST(StepSeconds, LanesOverlap) {
   JobSpec spec = job();
-  for (ActivationPolicy& policy : spec.strategy.activations) policy[ActivationClass::LayerInput] = Retention::Offload;
+  for (ActivationPolicy& policy : spec.strategy.activations)
+    policy[ActivationClass::LayerBoundary] = Retention::Offload;
   std::array<double, 10> by_passes{};
   for (const int64_t passes : {1, 3, 4, 5, 9}) {
     spec.cut.passes = passes;
@@ -462,7 +463,8 @@ TEST(StepSeconds, LanesOverlap) {
 // Where nothing is hidden all that is at work adds to a step; of lanes with threads a step is longer by less.
 TEST(StepSeconds, WhatAStepWaitsForIsNamed) {
   JobSpec spec = job();
-  for (ActivationPolicy& policy : spec.strategy.activations) policy[ActivationClass::LayerInput] = Retention::Offload;
+  for (ActivationPolicy& policy : spec.strategy.activations)
+    policy[ActivationClass::LayerBoundary] = Retention::Offload;
   const Compiled compiled = compile(spec, CpuFacts());
   double sum = 0;
   const std::vector<Bound> one_by_one = bounds_of_step(compiled, a_second_an_op(LaneMode::Inline));

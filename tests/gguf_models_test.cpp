@@ -103,7 +103,7 @@ TEST(GgufConfig, GranitesFactorsAreKeysOfTheFile) {
   import_gguf(kFixtures / "granite.gguf", directory.path() / "m", Existing::Refuse);
   const ModelSpec spec = read_model_config(directory.path() / "m").spec;
   EXPECT_EQ(spec.layers[0].attention_scale, 0.125);
-  EXPECT_EQ(spec.layers[0].branch_factor, 0.25);
+  EXPECT_EQ(spec.layers[0].residual_multiplier, 0.25);
   EXPECT_EQ(spec.embedding_factor, 12.0);
   EXPECT_EQ(spec.logits_factor, 0.125);
 }

@@ -111,6 +111,30 @@ TEST(Grad, RmsNorm) {
   }
 }
 
+TEST(Grad, LayerNorm) {
+  for (const Shape& shape : {Shape{5, 24}, Shape{70, 9}}) {
+    const int64_t rows = shape[0], n = shape[1];
+    Array x = random(shape, 1, -1, 3), gain = random({n}, 2), bias = random({n}, 5), dy = random(shape, 3);
+    Array before = random(shape, 4), y = zeros(shape), moments = zeros({2, rows}), dgain = zeros({n}),
+          dbias = zeros({n});
+    for (const bool plus_one : {false, true}) {
+      Array dx = before;
+      run(LayerNorm{1e-3f, plus_one, true}, {&x, &gain, &bias, &y, &moments});
+      run(LayerNormBackward{.accumulate = true, .gain_gradient = true, .bias_gradient = true, .plus_one = plus_one},
+          {&dy, &x, &gain, &moments, &dx, &dgain, &dbias});
+
+      auto cx = matrix(x), cgain = matrix(gain), cbias = matrix(bias);
+      const auto loss = [&] {  // a residual beside the norm
+        const auto normed = ref::layer_norm(cx, cgain.data, cbias.data, static_cast<double>(1e-3f), plus_one);
+        return contract(normed.data, dy) + contract(cx.data, before);
+      };
+      expect_near(dx, ref::complex_step(cx.data, loss), "dx");
+      expect_near(dgain, ref::complex_step(cgain.data, loss), "dgain");
+      expect_near(dbias, ref::complex_step(cbias.data, loss), "dbias");
+    }
+  }
+}
+
 TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
   const Shape shape{5, 24};
   Array x = random(shape, 1), gain = random({24}, 2), dy = random(shape, 3), before = random(shape, 4);
@@ -127,11 +151,25 @@ TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
 
 TEST(Grad, SwiGlu) {
   Array gate_up = random({7, 26}, 1, -6, 6), dh = random({7, 13}, 2), dgate_up = zeros({7, 26});
-  for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
+  for (const Activation activation : kAllActivations) {
     run(SwiGluBackward{false, activation}, {&dh, &gate_up, &dgate_up});
     auto c = matrix(gate_up);
     const auto loss = [&] { return contract(ref::swiglu(c, activation).data, dh); };
     expect_near(dgate_up, ref::complex_step(c.data, loss), "dgate_up");
+  }
+}
+
+TEST(Grad, Activations) {
+  Array x = random({7, 26}, 1, -6, 6), dh = random({7, 26}, 2), dx = zeros({7, 26});
+  for (const Activation activation : kAllActivations) {
+    run(ActivateBackward{false, activation}, {&dh, &x, &dx});
+    auto c = matrix(x);
+    const auto loss = [&] {
+      auto h = c.data;
+      for (Complex& value : h) value = ref::activated(activation, value);
+      return contract(h, dh);
+    };
+    expect_near(dx, ref::complex_step(c.data, loss), word(activation).data());
   }
 }
 

@@ -242,7 +242,7 @@ TEST(HfConfig, GraniteHasFactors) {
   EXPECT_EQ(plain.architecture, "GraniteForCausalLM");
   EXPECT_EQ(plain.layers[0].heads.kv_heads, 4);
   EXPECT_EQ(plain.layers[0].attention_scale, 1.0);
-  EXPECT_EQ(plain.layers[0].branch_factor, 1.0);
+  EXPECT_EQ(plain.layers[0].residual_multiplier, 1.0);
   EXPECT_EQ(plain.embedding_factor, 1.0);
   EXPECT_EQ(plain.logits_factor, 1.0);
   config["attention_multiplier"] = 0.015625;
@@ -251,7 +251,7 @@ TEST(HfConfig, GraniteHasFactors) {
   config["logits_scaling"] = 8;
   const ModelSpec spec = parse(config.dump()).spec;
   EXPECT_EQ(spec.layers[1].attention_scale, 0.015625);
-  EXPECT_EQ(spec.layers[1].branch_factor, 0.22);
+  EXPECT_EQ(spec.layers[1].residual_multiplier, 0.22);
   EXPECT_EQ(spec.embedding_factor, 12.0);
   EXPECT_EQ(spec.logits_factor, 0.125);
   config["logits_scaling"] = 0;
@@ -271,10 +271,10 @@ TEST(HfConfig, GemmasGateIsTanhGeluHoweverItIsSpelt) {
   EXPECT_EQ(spec().embedding_factor, 4.0);
   for (const char* word : {"gelu", "gelu_pytorch_tanh"}) {
     config["hidden_act"] = word;
-    EXPECT_EQ(spec().layers[0].gate, GateActivation::GeluTanh) << word;
+    EXPECT_EQ(spec().layers[0].gate, Activation::GeluTanh) << word;
   }
   config["hidden_activation"] = nullptr;
-  EXPECT_EQ(spec().layers[0].gate, GateActivation::GeluTanh);
+  EXPECT_EQ(spec().layers[0].gate, Activation::GeluTanh);
   config["hidden_activation"] = "gelu";
   EXPECT_TRUE(fails_with<UserError>(spec, "'hidden_activation': found \"gelu\", expected \"gelu_pytorch_tanh\""));
   config.erase("hidden_activation");

@@ -28,12 +28,12 @@ std::string cell(const Row& row, int capability) {
   return text;
 }
 
-void add_attention(std::vector<Row>& rows, DType dtype, int64_t dim) {
+void add_attention(std::vector<Row>& rows, DType dtype, int64_t dim, float cap = 0) {
   const HeadShape heads{8, 8, dim};
   const Operand x = dense(dtype, {1024, 8 * dim});
   rows.push_back({"attention, both ways",
-                  fmt::format("{}, heads of {}", name(dtype), dim),
-                  Attention{heads, 1, 1024},
+                  fmt::format("{}, heads of {}{}", name(dtype), dim, cap > 0 ? ", scores under a soft cap" : ""),
+                  Attention{heads, 1, 1024, 0, cap},
                   {x, x, x, dense(DType::I32, {2}), x, dense(DType::F32, {8, 1024})}});
 }
 
@@ -55,11 +55,12 @@ void add_adapter_backward(std::vector<Row>& rows, int64_t rank) {
                    dense(t, {4096, rank})}});
 }
 
-void add_swiglu(std::vector<Row>& rows, int64_t columns) {
+void add_swiglu(std::vector<Row>& rows, int64_t columns, Activation gate = Activation::Silu,
+                std::string_view word = "") {
   const DType t = DType::BF16;
   rows.push_back({"gate and up with SwiGLU",
-                  fmt::format("bf16, {} columns each", columns),
-                  SwiGluGemm{},
+                  fmt::format("bf16, {} columns each{}", columns, word),
+                  SwiGluGemm{.activation = gate},
                   {dense(t, {2048, 4096}), dense(t, {2 * columns, 4096}), dense(t, {2048, 2 * columns}),
                    dense(t, {2048, columns})}});
 }
@@ -68,12 +69,17 @@ std::vector<Row> all_rows() {
   std::vector<Row> rows;
   for (const int64_t dim : {32, 48, 64, 72, 80, 96, 100, 112, 128, 160, 192, 256, 50, 320})
     add_attention(rows, DType::BF16, dim);
+  for (const int64_t dim : {128, 256}) add_attention(rows, DType::BF16, dim, 50);
   add_attention(rows, DType::F32, 128);
   for (const int64_t rank : {8, 16, 64, 4, 12}) add_adapted(rows, 2048, 4096, rank);
   add_adapted(rows, 64, 4096, 16);
   add_adapted(rows, 2048, 4096, 16, DType::F32);
   for (const int64_t rank : {8, 16, 64, 4, 12}) add_adapter_backward(rows, rank);
   for (const int64_t columns : {14336, 10000}) add_swiglu(rows, columns);
+  for (const auto& [gate, word] :
+       {std::pair(Activation::GeluTanh, ", gate GELU by tanh"), std::pair(Activation::GeluQuick, ", gate quick GELU"),
+        std::pair(Activation::Gelu, ", gate exact GELU"), std::pair(Activation::ReluSquared, ", gate ReLU squared")})
+    add_swiglu(rows, 14336, gate, word);
   for (const int64_t columns : {4096, 4095}) {
     const DType t = DType::BF16;
     rows.push_back({"product",

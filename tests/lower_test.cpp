@@ -16,7 +16,8 @@ namespace {
 Compiled small_program() {
   JobSpec spec = tiny_job("qwen2", "adapter_init", DType::BF16);
   spec.strategy = plain_strategy(spec.table, Recompute::Block);
-  for (ActivationPolicy& policy : spec.strategy.activations) policy[ActivationClass::LayerInput] = Retention::Offload;
+  for (ActivationPolicy& policy : spec.strategy.activations)
+    policy[ActivationClass::LayerBoundary] = Retention::Offload;
   return compile(spec, FlatFacts());
 }
 

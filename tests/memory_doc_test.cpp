@@ -46,7 +46,7 @@ std::string row(const JobSpec& spec, int stage) {
 
 std::string rows(const Table& table) {
   JobSpec spec;
-  spec.outline = true;
+  spec.step_only = true;
   spec.model = read_model_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / table.model).spec;
   spec.table =
       table.full

@@ -8,7 +8,12 @@ namespace snug {
 namespace {
 
 std::string template_of(const std::string& program, std::string_view bos = "") {
-  return ollama_template(ChatTemplate::choose("auto", program, {.bos = "<s>", .eos = "</s>"}), bos).value_or("none");
+  const auto found = ollama_template(ChatTemplate::choose("auto", program, {.bos = "<s>", .eos = "</s>"}), bos);
+  return found ? found->text : "none";
+}
+
+OllamaTemplate::System system_of(const std::string& program) {
+  return ollama_template(ChatTemplate::choose("auto", program, {.bos = "<s>", .eos = "</s>"}), "").value().system;
 }
 
 constexpr std::string_view kMessages =
@@ -45,6 +50,23 @@ TEST(OllamaTemplate, OfATemplateThatRefusesSystemTextsHasNone) {
                   "</s>{% endif %}{% endfor %}"),
       "{{ range .Messages }}{{ if eq .Role \"user\" }}[U]{{ .Content }}[/U]"
       "{{ else if eq .Role \"assistant\" }}{{ .Content }}</s>{{ end }}{{ end }}");
+}
+
+TEST(OllamaTemplate, SaysWhereASystemTextHasNoPlace) {
+  using System = OllamaTemplate::System;
+  EXPECT_EQ(system_of(std::string(kMessages)), System::Taken);
+  EXPECT_EQ(
+      system_of("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + std::string(kMessages)),
+      System::Refused);
+  // It goes into the last question, as Mistral's templates have it.
+  const std::string last =
+      "{% for m in messages %}{% if m.role == 'user' %}[U]{% if loop.last and messages[0].role == 'system' %}"
+      "{{ messages[0].content + '\\n\\n' }}{% endif %}{{ m.content }}[/U]{% elif m.role == 'assistant' %}"
+      "{{ m.content }}</s>{% endif %}{% endfor %}";
+  EXPECT_EQ(system_of(last), System::LeftOut);
+  EXPECT_EQ(template_of(last),
+            "{{ range .Messages }}{{ if eq .Role \"user\" }}[U]{{ .Content }}[/U]"
+            "{{ else if eq .Role \"assistant\" }}{{ .Content }}</s>{{ end }}{{ end }}");
 }
 
 // The first question is rendered otherwise than the later ones; braces have a meaning of their own in Go's language.

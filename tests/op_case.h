@@ -97,6 +97,13 @@ inline CaseOperand inout(std::string name, DType dtype, const Shape& shape, Fill
 
 using OpCases = std::vector<OpCase>;
 inline constexpr std::array kActivations{DType::F32, DType::BF16};
+inline constexpr std::array kAllActivations{Activation::Silu, Activation::GeluTanh, Activation::Gelu,
+                                            Activation::GeluQuick, Activation::ReluSquared};
+inline std::string_view word(Activation activation) {
+  constexpr std::array<std::string_view, kAllActivations.size()> kWords{"silu", "gelu_tanh", "gelu", "gelu_quick",
+                                                                        "relu_squared"};
+  return kWords[static_cast<size_t>(activation)];
+}
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 

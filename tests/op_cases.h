@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "op_case.h"
+#include "op_cases_norm.h"
 #include "op_cases_products.h"
 #include "op_cases_quantize.h"
 #include "op_cases_update.h"
@@ -119,6 +120,9 @@ inline void add_long_attention(OpCases& cases) {
     for (const int64_t window : {0, 100})
       add_attention_and_backward(cases, attention_suffix("bf16.sizes", shape, window), DType::BF16,
                                  {shape, 0.1f, 0, window}, 205, {3, 150, 151, 200});
+  for (const HeadShape& shape : {HeadShape{2, 1, 36}, HeadShape{4, 2, 128}, HeadShape{2, 1, 256}})
+    add_attention_and_backward(cases, attention_suffix("bf16.capped.sizes", shape, 100), DType::BF16,
+                               {shape, 0.3f, 0, 100, 2.0f}, 333, {3, 150, 151, 325});
 }
 
 inline void add_rope(OpCases& cases) {
@@ -230,8 +234,20 @@ inline void add_pointwise(OpCases& cases) {
   // Where e^-x overflows or vanishes the limits are 0 and x.
   const Filling gates = strewn({0, -100, 100, -88.5, 88.5, -1e4, 1e4});
   for (const DType t : kActivations) {
-    for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
-      const auto suffix = fmt::format("{}{}", name(t), activation == GateActivation::Silu ? "" : ".gelu");
+    for (const Activation activation : kAllActivations) {
+      const auto suffix = fmt::format("{}.{}", name(t), word(activation));
+      for (const Shape& shape : {Shape{9, 35}, Shape{16, 1032}}) {
+        const auto size = fmt::format("{}.{}x{}", suffix, shape[0], shape[1]);
+        cases.push_back(
+            {"activate." + size, Activate{activation}, {in("x", t, shape, gates, 8), out("h", t, shape)}, {}});
+        for (const bool restore : {false, true})
+          cases.push_back({fmt::format("activate_backward.{}{}", size, restore ? ".restore" : ""),
+                           ActivateBackward{restore, activation},
+                           {restore ? inout("dh", t, shape, uniform(), 8) : in("dh", t, shape, uniform(), 8),
+                            in("x", t, shape, gates), out("dx", t, shape, 8)},
+                           {},
+                           2e-5});
+      }
       cases.push_back(
           {"swiglu." + suffix, SwiGlu{activation}, {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)}, {}});
       for (const bool restore : {false, true})
@@ -357,6 +373,42 @@ struct SortedTokens {
   size_t segments = 0;
 };
 
+// Tokens of which so many have ids 0, 1, 2, ..., strewn.
+inline std::vector<int32_t> tokens_of(const std::vector<int64_t>& counts) {
+  std::vector<int32_t> tokens;
+  for (size_t id = 0; id < counts.size(); id++)
+    tokens.insert(tokens.end(), static_cast<size_t>(counts[id]), static_cast<int32_t>(id));
+  Numbers numbers(7);
+  for (size_t i = tokens.size(); i > 1; i--) std::swap(tokens[i - 1], tokens[numbers.bits() % i]);
+  return tokens;
+}
+
+// Runs of equal ids around kLongRun, of which more make lanes; one of all tokens of a large pass.
+inline void add_long_runs(OpCases& cases) {
+  const std::vector<std::vector<int64_t>> runs{
+      {255, 1, 256, 257, 0, 2, 300, 1000}, {kLongRun + 1}, {3, 4 * kLongRun, 1}, {131072}};
+  for (const DType t : kActivations)
+    for (const std::vector<int64_t>& counts : runs)
+      for (const int64_t cols : {int64_t{8}, int64_t{39}, int64_t{600}})
+        for (const bool accumulate : {false, true}) {
+          const std::vector<int32_t> tokens = tokens_of(counts);
+          const auto n = std::ssize(tokens);
+          if (n > 10000 && (cols != 8 || accumulate)) continue;
+          const SortedTokens sorted(tokens);
+          const Shape table{std::ssize(counts) + 1, cols};
+          cases.push_back({fmt::format("embedding_backward.{}.runs{}of{}x{}{}", name(t), counts.size(), n, cols,
+                                       accumulate ? ".accumulate" : ""),
+                           EmbeddingBackward{accumulate},
+                           {in("dx", t, {n, cols}), in("token_order", DType::I32, {n}, list(sorted.order)),
+                            in("segment_starts", DType::I32, {n + 1}, list(sorted.starts)),
+                            in("segment_ids", DType::I32, {n}, list(sorted.ids)),
+                            accumulate ? inout("dtable", DType::F32, table) : out("dtable", DType::F32, table)},
+                           RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)},
+                           4e-6,
+                           n > 10000 ? 3e-4 : 4e-5});
+        }
+}
+
 inline void add_embedding(OpCases& cases) {
   const std::vector<int32_t> tokens{3, 0, 12, 3, 3, 7, 0, 3, 12, 5, 3};
   const SortedTokens sorted(tokens);
@@ -381,6 +433,7 @@ inline void add_embedding(OpCases& cases) {
               accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
              RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)}});
     }
+  add_long_runs(cases);
   for (const DType t : kActivations) {
     cases.push_back(
         {fmt::format("gather_rows.{}", name(t)),
@@ -389,13 +442,17 @@ inline void add_embedding(OpCases& cases) {
          {},
          0,
          0});
-    cases.push_back(
-        {fmt::format("scatter_rows.{}", name(t)),
-         ScatterRows{},
-         {in("y", t, {6, 21}, uniform(), 2), in("rows", DType::I32, {6}, list(rows)), out("x", t, {11, 21}, 1)},
-         {},
-         0,
-         0});
+    for (const int64_t cols : {21, 264})
+      for (const auto& [how, word] : {std::pair(Scatter::OverZeros, ""), std::pair(Scatter::Replace, ".replace"),
+                                      std::pair(Scatter::Add, ".add")})
+        cases.push_back(
+            {fmt::format("scatter_rows.{}.{}{}", name(t), cols, word),
+             ScatterRows{how},
+             {in("y", t, {6, cols}, uniform(), 8), in("rows", DType::I32, {6}, list(rows)),
+              how == Scatter::OverZeros ? out("x", t, {11, cols}, 8) : inout("x", t, {11, cols}, uniform(), 8)},
+             {},
+             0,
+             how == Scatter::Add ? 1e-7 : 0});
   }
 }
 
@@ -477,6 +534,7 @@ inline OpCases op_cases() {
   add_long_attention(cases);
   add_rope(cases);
   add_norm(cases);
+  add_layer_norms(cases);
   add_pointwise(cases);
   add_conversions(cases);
   add_embedding(cases);

@@ -176,11 +176,16 @@ inline void add_swiglu_gemm(OpCases& cases) {
         if (!long_one || asked) cases.push_back(forward);
         if (!long_one || !asked) cases.push_back(back);
         if (!c.name.starts_with("tiles")) continue;
-        for (OpCase* gelu : {&forward, &back}) {
-          gelu->name += ".gelu";
-          if (auto* const op = std::get_if<SwiGluGemm>(&gelu->attrs)) op->activation = GateActivation::GeluTanh;
-          if (auto* const op = std::get_if<SwiGluGemmBackward>(&gelu->attrs)) op->activation = GateActivation::GeluTanh;
-          cases.push_back(*gelu);
+        for (const Activation activation : kAllActivations) {
+          const bool one_is_enough = activation != Activation::GeluTanh;
+          if (activation == Activation::Silu) continue;
+          if (one_is_enough && (t != DType::BF16 || c.name != "tiles_adapted")) continue;
+          for (OpCase other : {forward, back}) {
+            other.name += fmt::format(".{}", word(activation));
+            if (auto* const op = std::get_if<SwiGluGemm>(&other.attrs)) op->activation = activation;
+            if (auto* const op = std::get_if<SwiGluGemmBackward>(&other.attrs)) op->activation = activation;
+            cases.push_back(other);
+          }
         }
       }
     }

@@ -272,12 +272,75 @@ std::string restore_wrongly(OpRunner& runner) {
              {},
              2e-5,
              1e-3});
+    const CaseOperand bias = in("bias", t, {200}, list(values));
+    const OpCase layer{"layer_norm",
+                       LayerNorm{1e-5f, true, true},
+                       {x, gain, bias, out("y", t, shape), out("moments", DType::F32, {2, 67})},
+                       {}};
+    made.clear();
+    said += runner.run(layer, &made);
+    std::vector<double> moments;
+    for (size_t i = 0; i < 2 * 67; i++) moments.push_back(as_number<float>(made[4].data() + kMargin + 4 * i));
+    for (const bool sums : {false, true}) {
+      OpCase c{"layer_norm_backward",
+               LayerNormBackward{true, sums, sums, true, true, true},
+               {inout("dy", t, shape), x, gain, bias, in("moments", DType::F32, {2, 67}, list(moments)),
+                inout("dx", t, shape)},
+               {},
+               2e-5,
+               1e-3};
+      if (sums) c.operands.insert(c.operands.end(), {out("dgain", t, {200}), out("dbias", t, {200})});
+      compare(layer, 3, c);
+    }
+    for (const Activation activation : kAllActivations)
+      compare({"activate", Activate{activation}, {x, out("h", t, shape)}, {}}, 1,
+              {"activate_backward",
+               ActivateBackward{true, activation},
+               {inout("dh", t, shape), x, out("dx", t, shape)},
+               {},
+               2e-5});
     compare({"swiglu", SwiGlu{}, {in("gate_up", t, wide, list(values)), out("h", t, shape)}, {}}, 1,
             {"swiglu_backward",
              SwiGluBackward{true},
              {inout("dh", t, shape), in("gate_up", t, wide, list(values)), out("dgate_up", t, wide)},
              {},
              2e-5});
+  }
+  return said;
+}
+
+std::string runs_wrongly(OpRunner& runner) {
+  const int64_t cols = 24;
+  std::string said;
+  for (const int64_t count : {int64_t{1}, kLongRun, kLongRun + 1, int64_t{1000}}) {
+    Numbers numbers(3);
+    std::vector<double> values;
+    for (int64_t i = 0; i < count * cols; i++) values.push_back(static_cast<float>(numbers.uniform(-1, 1)));
+    std::vector<double> order, starts(static_cast<size_t>(count + 1), static_cast<double>(count));
+    for (int64_t i = count; i > 0; i--) order.push_back(static_cast<double>(i - 1));
+    starts[0] = 0;
+    const DType i32 = DType::I32, f32 = DType::F32;
+    OpRunner::Images images;
+    said += runner.run({"embedding_backward",
+                        EmbeddingBackward{},
+                        {in("dx", f32, {count, cols}, list(values)), in("token_order", i32, {count}, list(order)),
+                         in("segment_starts", i32, {count + 1}, list(starts)),
+                         in("segment_ids", i32, {count}, list(std::vector<double>{0})), out("dtable", f32, {1, cols})},
+                        RuntimeScalars{.segments = 1},
+                        1e-4,
+                        1e-4},
+                       &images);
+    for (int64_t c = 0; c < cols; c++) {
+      const int64_t lanes = count > kLongRun ? kRunLanes : 1;
+      std::vector<float> sums(static_cast<size_t>(lanes));
+      for (int64_t i = 0; i < count; i++)
+        ref::at(sums, i % lanes) += static_cast<float>(ref::at(values, (count - 1 - i) * cols + c));
+      for (int64_t half = lanes / 2; half > 0; half /= 2)
+        for (int64_t l = 0; l < half; l++) ref::at(sums, l) += ref::at(sums, l + half);
+      const double got = as_number<float>(images[4].data() + kMargin + 4 * c);
+      if (got != static_cast<double>(sums[0]))
+        said += fmt::format("{} tokens, column {}: {} found, {} expected\n", count, c, got, sums[0]);
+    }
   }
   return said;
 }

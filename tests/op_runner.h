@@ -59,6 +59,10 @@ class OpRunner {
 // Whether a backward with `restore` gives the bits of the forward, in fp32 and bf16; what differs, in words.
 std::string restore_wrongly(OpRunner& runner);
 
+// Whether EmbeddingBackward adds long runs of equal ids, and others, in the order that ops.h says, to the bit; what
+// differs, in words.
+std::string runs_wrongly(OpRunner& runner);
+
 // Whether a SwiGluGemm with h, or a SwiGluGemmBackward that restores nothing, gives the same bits as with the other
 // attribute, and of its own gate and up, or dh, those of SwiGlu and SwiGluBackward; what differs, in words.
 std::string fused_wrongly(OpRunner& runner, const OpCase& c);

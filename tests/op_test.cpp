@@ -61,6 +61,13 @@ TEST(OpRestore, GivesTheForwardsBits) {
   EXPECT_EQ(restore_wrongly(runner), "");
 }
 
+TEST(OpEmbedding, RunsOfEqualIdsAreAddedInTheirOrder) {
+  CpuBackend backend;
+  const CpuFacts facts;
+  OpRunner runner(backend, facts, std::memcpy);
+  EXPECT_EQ(runs_wrongly(runner), "");
+}
+
 TEST(OpAdapter, FaintResultsAreNotLostInRounding) {
   CpuBackend backend;
   const CpuFacts facts;

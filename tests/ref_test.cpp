@@ -74,15 +74,17 @@ TEST_P(RefTest, GivesTheLossAndGradientsOfTransformers) {
   expect_gradient("model.layers.0.self_attn.q_proj.weight", block.q.weight.data);
   expect_gradient("model.layers.0.self_attn.k_proj.weight", block.k.weight.data);
   expect_gradient("model.layers.0.self_attn.o_proj.weight", block.o.weight.data);
-  expect_gradient("model.layers.0.mlp.gate_proj.weight", block.gate.weight.data);
+  expect_gradient("model.layers.0.mlp.up_proj.weight", block.up.weight.data);
+  if (block.gated) expect_gradient("model.layers.0.mlp.gate_proj.weight", block.gate.weight.data);
   expect_gradient("model.norm.weight", model.final_norm);
+  if (!model.final_norm_bias.empty()) expect_gradient("model.norm.bias", model.final_norm_bias);
   if (!block.v.bias.empty()) expect_gradient("model.layers.0.self_attn.v_proj.bias", block.v.bias);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RefTest,
                          testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
                                          "llama_bias", "smollm3", "qwen3", "ernie4_5", "granite", "gemma", "gemma2",
-                                         "gemma3"));
+                                         "gemma3", "nemotron", "arcee", "stablelm"));
 
 }  // namespace
 }  // namespace snug

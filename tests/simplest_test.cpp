@@ -21,7 +21,7 @@ JobSpec job() {
   spec.cut.sequence_length = 512;
   spec.table = lora_parameters(spec.model, {.rank = 8, .alpha = 8, .target_modules = linear_names(spec.model)}, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
-  spec.outline = true;
+  spec.step_only = true;
   return spec;
 }
 
@@ -132,8 +132,8 @@ TEST(Simplest, WhatIsSimplerIsDecidedInOrder) {
   std::vector<Strategy> rising(1, plain_strategy(spec.table));
   const auto add = [&](auto change) { change(rising.emplace_back(plain_strategy(spec.table))); };
   add([](Strategy& s) { s.groups[0].shard_weights = true; });
-  add([](Strategy& s) { s.retire_lag++; });
-  add([](Strategy& s) { s.retire_lag++, s.gather_ahead++; });
+  add([](Strategy& s) { s.buffer_hold_ops++; });
+  add([](Strategy& s) { s.buffer_hold_ops++, s.gather_ahead++; });
   add([](Strategy& s) { s.defer_updates = true; });
   add([](Strategy& s) { s.layer_major = true; });
   add([](Strategy& s) { s.activations[0] = policy_of(Recompute::Block); });

@@ -78,7 +78,7 @@ TEST_P(StrategyIdentity, RecomputingAndOffloadingChangeNoBit) {
     }
   Variant mixed = plain;
   mixed.strategy.activations[0] = policy_of(Recompute::Block);
-  mixed.strategy.retire_lag = 0;
+  mixed.strategy.buffer_hold_ops = 0;
   offload_blocks(mixed.strategy, 2);
   EXPECT_TRUE(train(job, mixed) == expected) << "a block recomputed, nothing reserved beyond its op";
 }

@@ -30,7 +30,7 @@ Ground streams_of(uint64_t seed) {
           [route = seed % 2 ? Route::Nccl : Route::Copies, products = make_product_table()](
               int rank, Comm* comm) -> std::unique_ptr<Backend> {
             if (!comm) return std::make_unique<CudaBackend>(rank, products);
-            return std::make_unique<RankBackend>(rank, products, *comm, Way{route, 8});
+            return std::make_unique<RankBackend>(rank, products, *comm, CardTransport{route, 8});
           }};
 }
 #else

@@ -81,7 +81,7 @@ void expect_the_same_bits(const JobSpec& spec) {
           ActivationPolicy& policy = variant.strategy.activations[static_cast<size_t>(block)];
           policy = snug::offloaded(policy);
         }
-        variant.strategy.retire_lag = 2;
+        variant.strategy.buffer_hold_ops = 2;
         variant.strategy.defer_updates = space == Space::Host;
         variant.strategy.speculate = offloaded > 0;
         variant.strategy.layer_major = spec.cut.passes > 1 && recompute == Recompute::Mlp;

@@ -202,7 +202,7 @@ class Tape {
 };
 
 bool all_kept(ActivationClass kind) { return kind != ActivationClass::AlwaysRecompute; }
-bool none_kept(ActivationClass kind) { return kind == ActivationClass::LayerInput; }
+bool none_kept(ActivationClass kind) { return kind == ActivationClass::LayerBoundary; }
 
 // Numbers in (-1, 1), by a plain generator.
 std::vector<double> numbers(size_t count, uint64_t seed) {
@@ -283,7 +283,7 @@ TEST(Tape, ABranchsFactorIsInItsGradients) {
   for (const int64_t rank : {0, 2}) {
     Params p;
     const LayerParams block = decoder(p, rank);
-    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.branch_factor = 0.3; }));
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.residual_multiplier = 0.3; }));
   }
 }
 
@@ -296,8 +296,45 @@ TEST(Tape, ANormedBranchsBackwardIsTheGradientOfItsForward) {
     block.mlp_post_norm = p.norm("mlp_post_norm");
     for (Norm* norm : {&block.attention_norm, &block.mlp_norm, &block.attention_post_norm, &block.mlp_post_norm})
       norm->plus_one = true;
-    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.gate = GateActivation::GeluTanh; }));
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.gate = Activation::GeluTanh; }));
   }
+}
+
+// LayerNorm, with and without a bias, by 1 + weight, and of heads; what is not trained has no gradient.
+TEST(Tape, ALayerNormsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    block.mlp_post_norm = p.norm("mlp_post_norm");
+    block.query_norm = {p.add("query_norm", {4}), 1e-3};
+    block.key_norm = {p.add("key_norm", {4}), 1e-3};
+    for (Norm* norm :
+         {&block.attention_norm, &block.mlp_norm, &block.mlp_post_norm, &block.query_norm, &block.key_norm})
+      norm->kind = NormKind::Layer;
+    block.mlp_norm.plus_one = true;
+    block.mlp_norm.bias = p.add("mlp_norm.bias", {kWidth});
+    block.mlp_post_norm.bias = p.add("mlp_post_norm.bias", {kWidth}, rank == 0);
+    block.key_norm.bias = p.add("key_norm.bias", {4});
+    p.table.params[static_cast<size_t>(block.attention_norm.gain)].trainable = rank == 0;
+    expect_gradients(p.table, layer_of(block));
+  }
+}
+
+// An MLP without a gate, by every activation.
+TEST(Tape, AnUngatedMlpsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2})
+    for (const Activation activation :
+         {Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::GeluQuick, Activation::ReluSquared}) {
+      Params p;
+      LayerParams block = decoder(p, rank);
+      for (ParamSpec& param : p.table.params)
+        if (param.name.starts_with("gate_up")) param.trainable = false;  // what nothing reads
+      block.gate_up = p.linear("up", kWidth, {5}, rank == 0, rank);
+      expect_gradients(p.table, layer_of(block, [&](LayerSpec& spec) {
+                         spec.gated = false;
+                         spec.gate = activation;
+                       }));
+    }
 }
 
 // Two readers of the norm, as in parallel blocks: their contributions add up, and nothing is restored too early.
@@ -310,7 +347,7 @@ TEST(Tape, AValueWithTwoReadersHasTheSumOfTheirGradients) {
     const Value n = b.rms_norm(x, norm);
     const Value r = b.linear(n, mix, ActivationClass::Residual, x);
     const Value h = b.swiglu(b.linear(n, gate_up, ActivationClass::Mlp));
-    return b.linear(h, down, ActivationClass::LayerInput, r);
+    return b.linear(h, down, ActivationClass::LayerBoundary, r);
   });
 }
 
@@ -321,7 +358,7 @@ TEST(Tape, ASwigluOfTwoReadersIsNoPartOfAProduct) {
                second = p.linear("second", 5, {kWidth});
   const Layer layer = [&](Builder& b, Value x) {
     const Value h = b.swiglu(b.linear(x, gate_up, ActivationClass::Mlp));
-    return b.linear(h, second, ActivationClass::LayerInput, b.linear(h, first, ActivationClass::Residual));
+    return b.linear(h, second, ActivationClass::LayerBoundary, b.linear(h, first, ActivationClass::Residual));
   };
   expect_gradients(p.table, layer);
   Tape tape(p.table, layer, all_kept);
@@ -339,7 +376,7 @@ TEST(Tape, AProductIsNoPartOfASwigluThatIsFarFromIt) {
   expect_gradients(p.table, [&](Builder& b, Value x) {
     const Value h = b.swiglu(b.linear(b.rms_norm(x, second), gate_up, ActivationClass::Mlp));
     const Value r = b.linear(b.rms_norm(x, first), mix, ActivationClass::Residual, x);
-    return b.linear(h, down, ActivationClass::LayerInput, r);
+    return b.linear(h, down, ActivationClass::LayerBoundary, r);
   });
 }
 
@@ -349,7 +386,7 @@ TEST(Tape, ASwigluThatIsAnAddendTooIsNoPartOfTheProduct) {
   const Linear gate_up = p.linear("gate_up", kWidth, {kWidth, kWidth}), down = p.linear("down", kWidth, {kWidth});
   expect_gradients(p.table, [&](Builder& b, Value x) {
     const Value h = b.swiglu(b.linear(x, gate_up, ActivationClass::Mlp));
-    return b.linear(h, down, ActivationClass::LayerInput, h);
+    return b.linear(h, down, ActivationClass::LayerBoundary, h);
   });
 }
 
@@ -361,7 +398,7 @@ TEST(Tape, AnAddendThatIsReadElsewhereHasBothGradients) {
   expect_gradients(p.table, [&](Builder& b, Value x) {
     const Value y = b.linear(x, first, ActivationClass::Residual, x);
     const Value z = b.linear(y, second, ActivationClass::Attention, y);
-    return b.linear(z, third, ActivationClass::LayerInput, y);
+    return b.linear(z, third, ActivationClass::LayerBoundary, y);
   });
 }
 
@@ -371,7 +408,7 @@ TEST(Tape, AWeightsGradientIsTakenBeforeWhatItReadsIsOverwritten) {
   const Norm norm = p.norm("norm");
   const Linear linear = p.linear("linear", kWidth, {kWidth});
   expect_gradients(p.table, [&](Builder& b, Value x) {
-    return b.linear(b.rms_norm(x, norm), linear, ActivationClass::LayerInput, x);
+    return b.linear(b.rms_norm(x, norm), linear, ActivationClass::LayerBoundary, x);
   });
 }
 

@@ -129,7 +129,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
   JobSpec spec;
   spec.model = read_model_config(models() / family).spec;
   spec.numerics.compute = spec.numerics.base = compute;
-  spec.numerics.head_rows = 32;
+  spec.numerics.logits_chunk_rows = 32;
   SourceRequest request{models() / family, false, 1, std::nullopt};
   if (adapter) {
     const PeftConfig peft = read_peft_config(models() / family / *adapter);

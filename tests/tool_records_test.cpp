@@ -106,6 +106,20 @@ TEST_F(ToolRecords, ThinkingIsKeptAsTheTemplateHasIt) {
                                             "turns: --thinking last makes each turn the last one of a sample")));
 }
 
+TEST_F(ToolRecords, RepliesWithoutTheWholeEndOfAPromptAreCounted) {
+  options_.prompt_format.chat =
+      ChatTemplate::choose("auto",
+                           "{% for m in messages %}<{{ m.role }}\n{{ m.content }}>{{ '\\n' }}{% endfor %}"
+                           "{% if add_generation_prompt %}{{ '<assistant\\n<think>\\n' }}{% endif %}",
+                           encoder_.special);
+  EXPECT_THAT(read(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"),
+              ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_THAT(notes_,
+              ElementsAre(HasSubstr(
+                  R"(a.jsonl: the chat template asks for replies by "<assistant\n<think>\n", which it does not )"
+                  "write whole before the last reply of 1 conversation: they teach to reply without it")));
+}
+
 TEST_F(ToolRecords, ThinkingOfEarlierTurnsIsDropped) {
   options_.thinking = Thinking::Drop;
   EXPECT_THAT(read(on_one_line(kThoughts).c_str()),

@@ -32,7 +32,7 @@ JobSpec job_of(const Model& model, Purpose purpose) {
   spec.sources = find_sources(spec.table, request);
   spec.numerics.compute = spec.numerics.base = model.compute;
   spec.numerics.base_format = model.format;
-  spec.numerics.head_rows = 32;
+  spec.numerics.logits_chunk_rows = 32;
   spec.cut.sequence_length = 40;
   spec.strategy = plain_strategy(spec.table);
   return spec;

@@ -107,7 +107,7 @@ void visit_leaves(Record& record, Visit&& visit, const std::string& prefix = "")
   });
 }
 
-// Adds the leaves of a record to the fields of a group; their defaults are those of `usual`.
+// Adds the leaves of a record to the fields of a group; their defaults are those of `defaults`.
 template <class Record>
 void add_fields(Fields& fields, std::string_view group, const Record& record, const Record& defaults = {}) {
   const size_t first = fields.size();

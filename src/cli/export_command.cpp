@@ -67,12 +67,24 @@ Modelfile modelfile_of(const Options& options, const fs::path& files, std::vecto
   const PromptFormat format = prompt_format_of(options, model_tokens(options), &tokenizer);
   for (const int32_t id : format.end_tokens)
     if (const auto text = tokenizer.token(id)) modelfile.stops.push_back(*text);
-  if (!format.chat) return modelfile;
+  if (!format.chat) {
+    if (!format.plain) notes.push_back(fmt::format("Modelfile: without a template, as {}", format.refusal));
+    return modelfile;
+  }
   const auto bos = tokenizer.adds_bos() ? tokenizer.token(*tokenizer.bos_id()) : std::nullopt;
-  if (const auto found = ollama_template(*format.chat, bos.value_or("")))
-    modelfile.chat_template = *found;
-  else
+  const auto found = ollama_template(*format.chat, bos.value_or(""));
+  if (!found) {
     notes.push_back("Modelfile: the chat template has no form in Ollama's language, which chooses one by itself");
+    return modelfile;
+  }
+  modelfile.chat_template = found->text;
+  if (found->system == OllamaTemplate::System::Refused)
+    notes.push_back("Modelfile: its template takes no system text, as the chat template refuses one");
+  if (found->system == OllamaTemplate::System::LeftOut)
+    notes.push_back(
+        "Modelfile: its template leaves out system texts, which the chat template writes elsewhere than before the "
+        "first "
+        "question");
   return modelfile;
 }
 

@@ -158,7 +158,7 @@ Numerics numerics_of(const Options& options) {
   n.weight_decay = options.weight_decay;
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
   n.seed = options.seed;
-  n.reduce_every_step = options.reduce_every == "step";
+  n.reduce_once_per_step = options.reduce_every == "step";
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16
                                              : StateFormat::Fp32;

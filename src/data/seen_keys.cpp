@@ -16,8 +16,7 @@ void SeenKeys::add(const Made& made) {
   empty_replies_ += made.empty_replies;
   ended_again_ += made.ended_again;
   begun_again_ += made.begun_again;
-  left_out_.thoughts += made.left_out.thoughts;
-  left_out_.texts += made.left_out.texts;
+  left_out_ += made.left_out;
 }
 
 void SeenKeys::say_of_keys(const std::string& path, const DataOptions& options) const {
@@ -55,11 +54,21 @@ void SeenKeys::say_of_ends(const std::string& path, const DataOptions& options) 
         ended_again_ == 1 ? "1 record has a text with" : fmt::format("{} records have texts with", ended_again_)));
   }
   if (left_out_.thoughts > 0) {
-    options.note(fmt::format("{}: the chat template leaves out what {} thought{}", path,
-                             left_out_.thoughts == 1 ? "1 reply" : fmt::format("{} replies", left_out_.thoughts),
-                             options.thinking == Thinking::Last
-                                 ? ""
-                                 : ", as of earlier turns: --thinking last makes each turn the last one of a sample"));
+    const std::string how = left_out_.last_thoughts > 0
+                                ? fmt::format("{} of them in the last turn", left_out_.last_thoughts)
+                            : options.thinking == Thinking::Last
+                                ? "as of earlier turns"
+                                : "as of earlier turns: --thinking last makes each turn the last one of a sample";
+    options.note(fmt::format("{}: the chat template leaves out what {} thought, {}", path,
+                             left_out_.thoughts == 1 ? "1 reply" : fmt::format("{} replies", left_out_.thoughts), how));
+  }
+  if (left_out_.unasked > 0) {
+    const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
+    options.note(fmt::format(
+        "{}: the chat template asks for replies by {}, which it does not write whole before the last reply of {}: they "
+        "teach to reply without it",
+        path, Json(chat ? chat->prompt() : "").dump(-1, ' ', false, Json::error_handler_t::replace),
+        left_out_.unasked == 1 ? "1 conversation" : fmt::format("{} conversations", left_out_.unasked)));
   }
   if (left_out_.texts > 0)
     options.note(fmt::format("{}: the chat template leaves out {} that carry no loss, such as system texts", path,

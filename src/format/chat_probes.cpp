@@ -1,5 +1,7 @@
 // Finds out what a chat template does, by rendering short conversations.
 #include <algorithm>
+#include <cctype>
+#include <set>
 #include <utility>
 
 #include "base/ascii.h"
@@ -43,38 +45,103 @@ std::string what_asks(std::string_view question, std::string_view prompt) {
   return std::string(prompt.substr(same));
 }
 
-void collect_markers(std::string_view text, std::vector<std::string>& markers) {
-  for (size_t at = text.find("<|"); at != std::string_view::npos; at = text.find("<|", at + 2)) {
-    const size_t end = text.find("|>", at + 2);
-    if (end == std::string_view::npos) return;
-    const std::string marker(text.substr(at, end + 2 - at));
-    if (marker.find('\n') == std::string::npos && std::ranges::find(markers, marker) == markers.end())
-      markers.push_back(marker);
+// Returns the texts <|...|> of some texts, each once.
+std::vector<std::string> markers_of(std::span<const std::string> texts) {
+  constexpr size_t kLongest = 120;
+  std::vector<std::string> markers;
+  std::set<std::string_view> seen;
+  for (const std::string_view text : texts) {
+    for (size_t at = text.find("<|"); at != std::string_view::npos; at = text.find("<|", at + 2)) {
+      const std::string_view rest = text.substr(at, kLongest);
+      const size_t end = rest.find("|>", 2);
+      if (end == std::string_view::npos || rest.find('\n') < end) continue;
+      const std::string_view marker = rest.substr(0, end + 2);
+      if (seen.insert(marker).second) markers.emplace_back(marker);
+    }
   }
+  return markers;
+}
+
+// Returns whether a template's text reads a message's key: message.KEY, message['KEY'] or message.get("KEY").
+bool reads_key(std::string_view program, std::string_view key) {
+  for (size_t at = program.find(key, 1); at != std::string_view::npos; at = program.find(key, at + 1)) {
+    const char next = at + key.size() < program.size() ? program[at + key.size()] : ' ';
+    if (std::string_view(".'\"").find(program[at - 1]) == std::string_view::npos) continue;
+    if (!std::isalnum(static_cast<unsigned char>(next)) && next != '_') return true;
+  }
+  return false;
 }
 
 std::vector<Message> one_turn() { return {{ChatRole::User, "Ask"}, {ChatRole::Assistant, "Say"}}; }
 
+constexpr std::string_view kObject = R"({"needle": "thread"})", kText = R"("{\"needle\": \"thread\"}")";
+
+// Returns a question and a call as its reply.
+std::vector<Message> call_turn(std::string_view arguments) {
+  std::vector<Message> out = one_turn();
+  out[1].content.clear();
+  out[1].calls = {jinja::value_of_json(fmt::format(
+      R"({{"id": "call00001", "type": "function", "function": {{"name": "look", "arguments": {}}}}})", arguments))};
+  return out;
+}
+
+jinja::Value tool() {
+  return jinja::value_of_json(
+      R"({"type": "function", "function": {"name": "look", "description": "Looks", "parameters": {"type": "object",)"
+      R"( "properties": {"needle": {"type": "string", "description": "What"}}, "required": ["needle"]}}})");
+}
+
 }  // namespace
 
-// Finds out what the template does without a special token that the tokenizer lacks, by giving it one.
+ChatTemplate::Rendering ChatTemplate::run_short(std::span<const Message> messages, bool for_generation,
+                                                const SpecialTexts& special) const {
+  if (!needs_tools_) return run(messages, {}, for_generation, special);
+  const jinja::Value one = tool();
+  return run(messages, std::span(&one, 1), for_generation, special);
+}
+
+std::optional<ChatTemplate::Rendering> ChatTemplate::probe(std::span<const Message> messages, bool for_generation,
+                                                           const SpecialTexts& special) const {
+  try {
+    return run_short(messages, for_generation, special);
+  } catch (const JinjaLimitError&) {  // so would the next ones take too long
+    throw;
+  } catch (const UserError&) {  // it refuses
+    return std::nullopt;
+  }
+}
+
+// Renders calls beside the tool that they call or without it, whichever shows their arguments.
+std::optional<ChatTemplate::Rendering> ChatTemplate::probe_calls(std::span<const Message> messages,
+                                                                 const SpecialTexts& special) const {
+  const jinja::Value one = tool();
+  for (const bool with_tools : {true, false}) {
+    try {
+      Rendering out = run(messages, std::span(&one, with_tools ? 1 : 0), false, special);
+      if (out.text.bytes().find("needle") != std::string::npos) return out;
+    } catch (const JinjaLimitError&) {
+      throw;
+    } catch (const UserError&) {
+    }
+  }
+  return std::nullopt;
+}
+
+// Finds out what the template does without a special token that the tokenizer lacks, and without tools, by giving it
+// them.
 void ChatTemplate::find_what_is_needed(std::string_view source) {
   const std::vector<Message> one = one_turn();
-  const auto renders = [&](const SpecialTexts& special) {
-    try {
-      run(one, {}, false, special);
-      return true;
-    } catch (const UserError&) {
-      return false;
-    }
-  };
+  const auto renders = [&](const SpecialTexts& special) { return probe(one, false, special).has_value(); };
   if (renders(special_)) return;
   const SpecialTexts both{special_.bos.empty() ? "<s>" : special_.bos, special_.eos.empty() ? "</s>" : special_.eos};
   try {
-    run(one, {}, false, both);
+    run_short(one, false, both);
   } catch (const UserError& error) {
-    user_error("{} renders no question and reply, expected one that does: {}", source, error.what());
+    needs_tools_ = true;
+    if (!renders(both))
+      user_error("{} renders no question and reply, expected one that does: {}", source, error.what());
   }
+  if (renders(special_)) return;
   needs_bos_ = special_.bos.empty() && !renders({"", both.eos});
   needs_eos_ = special_.eos.empty() && !renders({both.bos, ""});
 }
@@ -128,7 +195,7 @@ void ChatTemplate::look_around(std::string_view source) {
   std::vector<Message> two = one_turn(), systematic = one_turn();
   two.insert(two.end(), one.begin(), one.end());
   systematic.insert(systematic.begin(), {ChatRole::System, "Sys"});
-  const Rendering turn = run(one, {}, false, special);
+  const Rendering turn = run_short(one, false, special);
   const std::vector<ChatSpan> spans = spans_of(turn.text, turn.variables, one.size(), around_);
   if (!spans[1].found) user_error("{} leaves out what the assistant says", source);
   const std::string& text = turn.text.bytes();
@@ -159,7 +226,7 @@ void ChatTemplate::look_around(std::string_view source) {
   }
   find_ends(next, question == prompt);
   const std::optional<Rendering> with_system = probe(systematic, false, special);
-  if (with_system) {
+  if (with_system && !needs_tools_) {
     const ChatSpan system = spans_of(with_system->text, with_system->variables, systematic.size(), {})[0];
     const std::string_view before = with_system->text.view(0, system.begin);
     const std::string_view after = with_system->text.view(system.end, with_system->text.size());
@@ -167,68 +234,65 @@ void ChatTemplate::look_around(std::string_view source) {
       default_system_ = text.substr(before.size(), text.size() - before.size() - after.size());
   }
   probes_ = {text, text_of(turns), prompt, text_of(with_system)};
-  for (const std::string& text_of_one : probes_) collect_markers(text_of_one, markers_);
-  find_forms(special);
+  markers_ = markers_of(probes_);
   find_calls(special);
+  find_forms(special);
 }
 
 // Finds the key from which a reply's thinking is read, and whether <think> in its content is.
 void ChatTemplate::find_forms(const SpecialTexts& special) {
-  const auto shows = [&](const std::optional<Rendering>& rendered) {
-    return rendered && std::ranges::any_of(rendered->text.runs(), [&](const jinja::Run& run) {
-             const ChatVariables::Source* const source = rendered->variables.source(run.mark);
-             return source && source->part == ChatVariables::Part::Thinking;
-           });
+  const auto thought = [](const std::optional<Rendering>& rendered) -> std::optional<size_t> {
+    size_t begin = 0;
+    for (const jinja::Run& run : rendered ? rendered->text.runs() : std::vector<jinja::Run>()) {
+      const ChatVariables::Source* const source = rendered->variables.source(run.mark);
+      if (source && source->part == ChatVariables::Part::Thinking) return begin;
+      begin = run.end;
+    }
+    return std::nullopt;
   };
-  std::vector<Message> in_key = one_turn(), in_content = one_turn();
-  in_key[1].thinking = "Thought";
+  std::vector<Message> in_key = one_turn(), in_content = one_turn(), in_call = call_turn(kObject);
+  in_key[1].thinking = in_call[1].thinking = "Thought";
   in_content[1].content = "<think>\nThought\n</think>\n\nSay";
   const std::optional<Rendering> within = probe(in_content, false, special);
-  for (const std::string_view key : kThinkingKeys) {
-    forms_.thinking_key = key;
-    const std::optional<Rendering> beside = probe(in_key, false, special);
-    if (!shows(beside)) continue;
-    forms_.writes_thinking = true;
-    forms_.thinking_in_content = within && within->text.bytes() == beside->text.bytes();
+  // Some have it in every reply, some beside calls alone.
+  for (const bool calls : {false, true}) {
+    for (const std::string_view key : kThinkingKeys) {
+      forms_.thinking_key = key;
+      const std::optional<Rendering> beside = probe(in_key, false, special);
+      if (!thought(calls ? probe_calls(in_call, special) : beside)) continue;
+      forms_.writes_thinking = true;
+      forms_.thinking_in_content = within && beside && within->text.bytes() == beside->text.bytes();
+      return;
+    }
+  }
+  // Some would read it if variables said so that no conversation sets, and take <think> in a reply for a text.
+  const auto reads = [&](std::string_view key) { return reads_key(jinja_, key); };
+  forms_.thinking_key.clear();
+  if (const auto* const key = std::ranges::find_if(kThinkingKeys, reads); key == kThinkingKeys.begin()) {
+    forms_.thinking_key = *key;
+    forms_.thinking_in_content = false;
     return;
   }
-  forms_.thinking_key.clear();
-  forms_.writes_thinking = shows(within) && jinja_.find("</think>") != std::string::npos &&
-                           around_.prompt.find("</think>") == std::string::npos;
+  const std::optional<size_t> begin = thought(within);
+  forms_.writes_thinking =
+      begin && jinja_.find("</think>") != std::string::npos && around_.prompt.find("</think>") == std::string::npos;
+  if (!begin) return;
+  std::string_view before = within->text.view(0, *begin);
+  before.remove_suffix(white_behind(before));
+  forms_.opens_thinking = before.ends_with("<think>");
 }
 
 // Finds how calls are given, and what ends them.
 void ChatTemplate::find_calls(const SpecialTexts& special) {
-  const jinja::Value tool = jinja::value_of_json(
-      R"({"type": "function", "function": {"name": "look", "description": "Looks", "parameters": {"type": "object",)"
-      R"( "properties": {"needle": {"type": "string", "description": "What"}}, "required": ["needle"]}}})");
-  const auto call = [&](std::string_view arguments) {
-    std::vector<Message> out = one_turn();
-    out[1].content.clear();
-    out[1].calls = {jinja::value_of_json(fmt::format(
-        R"({{"id": "call00001", "type": "function", "function": {{"name": "look", "arguments": {}}}}})", arguments))};
-    return out;
-  };
-  const auto calling = [&](const std::vector<Message>& messages) -> std::optional<Rendering> {
-    for (const bool with_tools : {true, false}) {
-      try {
-        Rendering out =
-            run(messages, with_tools ? std::span(&tool, 1) : std::span<const jinja::Value>(), false, special);
-        if (out.text.bytes().find("needle") != std::string::npos) return out;
-      } catch (const UserError&) {
-      }
-    }
-    return std::nullopt;
-  };
   const auto has = [](const std::optional<Rendering>& rendered, std::string_view text) {
     return rendered && rendered->text.bytes().find(text) != std::string::npos;
   };
-  std::vector<Message> messages = call(R"({"needle": "thread"})");
-  const std::optional<Rendering> object = calling(messages);
+  std::vector<Message> messages = call_turn(kObject);
+  const std::optional<Rendering> object = probe_calls(messages, special);
   forms_.arguments_as_object = has(object, "thread") && !has(object, "{'needle'");
   forms_.arguments_as_text = true;
-  std::vector<Message> in_text = call(R"("{\"needle\": \"thread\"}")");
-  const std::optional<Rendering> text = calling(in_text);
+  std::vector<Message> in_text = call_turn(kText);
+  const std::optional<Rendering> text = probe_calls(in_text, special);
   forms_.arguments_as_text = has(text, R"({"needle": "thread"})");
   if (!forms_.arguments_as_object && !forms_.arguments_as_text) {
     forms_.arguments_as_object = true;
@@ -244,7 +308,7 @@ void ChatTemplate::find_calls(const SpecialTexts& special) {
   messages.push_back({.role = ChatRole::Tool, .content = "Result"});
   messages.back().others = {{"tool_call_id", jinja::value_of_json("\"call00001\"")},
                             {"name", jinja::value_of_json("\"look\"")}};
-  const std::optional<Rendering> result = calling(messages);
+  const std::optional<Rendering> result = probe_calls(messages, special);
   const bool turn_ends = !around_.end_of_turn.empty() && behind.find(around_.end_of_turn) != std::string_view::npos;
   if (turn_ends) {
     around_.end_of_call = around_.end_of_turn;
@@ -259,7 +323,7 @@ void ChatTemplate::find_calls(const SpecialTexts& special) {
     around_.end_of_call = last;
   add_end(around_.end_of_call);
   messages.push_back({ChatRole::Assistant, "Say"});
-  if (const std::optional<Rendering> told = calling(messages)) {
+  if (const std::optional<Rendering> told = probe_calls(messages, special)) {
     const std::vector<ChatSpan> spans = spans_of(told->text, told->variables, messages.size(), around_);
     add_header(told->text.bytes(), spans[2], spans[3]);
   }

@@ -121,8 +121,29 @@ struct Taken {
   const Message* message = nullptr;
 };
 
+// Returns how many bytes of a text stand up to where it leaves the prompt that it repeats; 0 for no prompt. At least a
+// beginning of the prompt, up to a token or line, stands in the text's first `before` bytes.
+size_t end_of_prompt(std::string_view text, size_t before, std::string_view prompt, bool* whole = nullptr) {
+  constexpr std::string_view kEnds = ">]\n";  // of tokens and lines
+  for (size_t known = prompt.size(); known > 0;) {
+    const size_t at = text.substr(0, before).rfind(prompt.substr(0, known));
+    if (at != std::string_view::npos) {
+      const std::string_view here = text.substr(at);
+      auto same = static_cast<size_t>(std::ranges::mismatch(here, prompt).in2 - prompt.begin());
+      if (whole) *whole = same == prompt.size();
+      if (same < prompt.size()) same = prompt.find_last_of(kEnds, same - 1) + 1;  // not within a token
+      return at + std::max(same, known);
+    }
+    const size_t cut = known < 2 ? std::string_view::npos : prompt.find_last_of(kEnds, known - 2);
+    known = cut == std::string_view::npos || white_before(prompt) > cut ? 0 : cut + 1;
+  }
+  return 0;
+}
+
 // Returns where a reply begins. A call and a thought begin where a prompt ends, or behind what the template inserts
-// before plain replies; a plain reply begins at its own text, or behind a prompt with white space between.
+// before plain replies; a plain reply begins at its own text, or behind a prompt with white space between. What the
+// prompt has already never belongs to it: this reply may leave out how the prompt goes on, such as a <think>, or have
+// it in its own text.
 size_t begin_of_reply(std::string_view text, const ChatSpan& span, size_t from, const ChatSurroundings& around) {
   const std::string_view before = text.substr(from, span.begin - from);
   const auto behind = [&](const std::string& header) {
@@ -130,11 +151,13 @@ size_t begin_of_reply(std::string_view text, const ChatSpan& span, size_t from, 
     return at == std::string_view::npos ? 0 : at + header.size();
   };
   if (span.first != Part::Content) {
-    size_t header = behind(around.prompt);
+    const bool thought = span.first == ChatVariables::Part::Thinking;
+    size_t header =
+        end_of_prompt(text.substr(from, (thought ? span.own_end : span.begin) - from), before.size(), around.prompt);
     for (const std::string& other : around.headers) header = std::max(header, behind(other));
     if (header > 0) return from + header;
   }
-  const size_t prompt = behind(around.prompt);
+  const size_t prompt = end_of_prompt(before, before.size(), around.prompt);
   if (prompt == 0) return span.begin - white_behind(before);
   const std::string_view inserted = before.substr(prompt);
   if (white_before(inserted) == inserted.size()) return from + prompt;
@@ -198,6 +221,19 @@ std::vector<Taken> turns(std::string_view text, std::span<const Message> message
 }
 
 }  // namespace
+
+bool is_unasked(std::string_view text, std::span<const Message> messages, std::span<const ChatSpan> spans,
+                const ChatSurroundings& around) {
+  if (messages.empty() || around.prompt.empty() || around.generation) return false;
+  const ChatSpan& reply = spans.back();
+  if (messages.back().role != ChatRole::Assistant || !messages.back().carries_loss() || !reply.found) return false;
+  size_t from = 0;
+  for (const ChatSpan& span : spans.first(spans.size() - 1))
+    if (span.found && span.own_end <= reply.begin) from = std::max(from, span.own_end);
+  bool whole = false;
+  end_of_prompt(text.substr(from, reply.own_end - from), reply.begin - from, around.prompt, &whole);
+  return !whole;
+}
 
 std::vector<Piece> pieces_of(const jinja::Text& text, const ChatVariables& variables, std::span<const Message> messages,
                              std::span<const ChatSpan> spans, const ChatSurroundings& around, bool for_generation) {

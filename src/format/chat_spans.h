@@ -38,6 +38,11 @@ std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& var
 std::vector<Piece> pieces_of(const jinja::Text& text, const ChatVariables& variables, std::span<const Message> messages,
                              std::span<const ChatSpan> spans, const ChatSurroundings& around, bool for_generation);
 
+// Returns whether the last message is a reply that carries loss and does not stand behind all that a prompt ends with:
+// the template asks for it by more than it writes before it.
+bool is_unasked(std::string_view text, std::span<const Message> messages, std::span<const ChatSpan> spans,
+                const ChatSurroundings& around);
+
 // Adds text to the last piece, or as a new piece if that one is of another kind; adds no empty text.
 void add_piece(std::vector<Piece>& out, std::string_view text, bool loss = false, bool masked = false);
 

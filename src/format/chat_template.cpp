@@ -39,7 +39,7 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
     }
   }();
   jinja::Text text = program_->render(variables.variables(for_generation, special.bos, special.eos),
-                                      JinjaLimits::for_input(variables.bytes()));
+                                      probing_ ? JinjaLimits::for_probe() : JinjaLimits::for_input(variables.bytes()));
   return {std::move(text), std::move(variables)};
 }
 
@@ -55,18 +55,11 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
       return source && source->part == ChatVariables::Part::Content && messages[source->message].no_content;
     });
     if (!prints) return rendered;
+  } catch (const JinjaLimitError&) {
+    throw;
   } catch (const UserError&) {  // it may accept an empty text
   }
   return run(messages, tools, for_generation, special, true);
-}
-
-std::optional<ChatTemplate::Rendering> ChatTemplate::probe(std::span<const Message> messages, bool for_generation,
-                                                           const SpecialTexts& special) const {
-  try {
-    return run(messages, {}, for_generation, special);
-  } catch (const UserError&) {  // it refuses
-    return std::nullopt;
-  }
 }
 
 ChatTemplate ChatTemplate::of_program(std::string_view program, SpecialTexts special, std::string_view source) {
@@ -75,7 +68,9 @@ ChatTemplate ChatTemplate::of_program(std::string_view program, SpecialTexts spe
   out.jinja_ = program;
   out.special_ = std::move(special);
   out.name_ = "own";
+  out.probing_ = true;
   out.look_around(source);
+  out.probing_ = false;
   return out;
 }
 
@@ -208,6 +203,9 @@ void ChatTemplate::refuse_left_out(std::span<const Message> messages, std::span<
     user_error("key '{}' of message {}: the chat template leaves out what it says, expected one that renders it", key,
                message + 1);
   };
+  size_t question = 0;  // the last one
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].role == ChatRole::User) question = i;
   for (size_t mark = 1; mark < shown.size(); ++mark) {
     const ChatVariables::Source& source = *rendered.variables.source(static_cast<jinja::Mark>(mark));
     if (shown[mark]) continue;
@@ -218,20 +216,53 @@ void ChatTemplate::refuse_left_out(std::span<const Message> messages, std::span<
     if (source.part == Part::Call) refuse("tool_calls", source.message);
     if (source.part == Part::Arguments && has_arguments(message.calls[source.index]))
       refuse("tool_calls[].function.arguments", source.message);
-    if (source.part == Part::Thinking && message.carries_loss() && left_out) ++left_out->thoughts;
+    if (source.part == Part::Thinking && message.carries_loss() && left_out) {
+      ++left_out->thoughts;
+      left_out->last_thoughts += source.message > question;
+    }
     if (source.part != Part::Content) continue;
     const std::string_view content =
         message.role == ChatRole::Assistant ? without_thinking(message.content) : message.content;
     if (white_before(content) == content.size()) continue;
+    if (message.carries_loss() && !message.calls.empty())
+      user_error(
+          "key 'content' of message {}: found a text beside calls, which the chat template leaves out, expected none; "
+          "a "
+          "reply before it may have the text",
+          source.message + 1);
     if (message.carries_loss())
-      user_error("template {}: found message {} left out of the text, expected every one that carries loss in it",
-                 name_, source.message + 1);
+      user_error(
+          "key 'content' of message {}: found a text that carries loss, which the chat template leaves out, expected "
+          "one "
+          "that it renders; --template takes another",
+          source.message + 1);
     if (message.role == ChatRole::Tool || message.role == ChatRole::Developer)
       user_error(
           "key 'role' of message {}: found '{}', which the chat template leaves out, expected one that it renders; "
           "--roles {}=ROLE names another",
           source.message + 1, message.name_of_role(), message.name_of_role());
     if (left_out) ++left_out->texts;
+  }
+}
+
+// Refuses thinking that the template does not render in any turn.
+void ChatTemplate::refuse_thinking(std::span<const Message> messages) const {
+  if (forms_.writes_thinking) return;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Message& message = messages[i];
+    const bool within = !message.calls.empty() || message.role == ChatRole::Assistant;
+    if (!message.thinking.empty() && forms_.thinking_key.empty())
+      user_error(
+          "key '{}' of message {}: found thinking, which the chat template does not render, expected none, or "
+          "<think>...</think> in the reply itself",
+          message.thinking_key, i + 1);
+    // It reads the key, so thinking in a reply is no text of its own for it.
+    if (!forms_.thinking_key.empty() && (!message.thinking.empty() || (within && thinking_bytes(message.content) > 0)))
+      user_error(
+          "key '{}' of message {}: found thinking, expected none: the chat template reads it, but writes it into no "
+          "reply "
+          "as transformers runs it",
+          message.thinking.empty() ? "content" : message.thinking_key, i + 1);
   }
 }
 
@@ -245,17 +276,16 @@ std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool 
                 m.loss && !m.carries_loss());
     return out;
   }
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].thinking.empty() && !forms_.writes_thinking)
-      user_error(
-          "key '{}' of message {}: found thinking, which the chat template does not render, expected none, or "
-          "<think>...</think> in the reply itself",
-          messages[i].thinking_key, i + 1);
-  }
+  if (needs_tools_ && tools.empty())
+    user_error(
+        "key 'tools': found none, expected a list of tools: the chat template renders no conversation without; "
+        "--template takes another");
+  refuse_thinking(messages);
   const Rendering rendered = run(messages, tools, for_generation, special_);
   std::vector<ChatSpan> spans = spans_of(rendered.text, rendered.variables, messages.size(), around_);
   find_empty(messages, tools, for_generation, rendered, spans);
   refuse_left_out(messages, tools, rendered, left_out);
+  if (left_out && !for_generation) left_out->unasked += is_unasked(rendered.text.bytes(), messages, spans, around_);
   try {
     return pieces_of(rendered.text, rendered.variables, messages, spans, around_, for_generation);
   } catch (const UserError& error) {

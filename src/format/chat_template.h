@@ -26,8 +26,18 @@ struct SpecialTexts {
 
 // Counts what a template leaves out of a conversation that teaches, though it need not show it.
 struct LeftOut {
-  int64_t thoughts = 0;  // of replies that carry loss
-  int64_t texts = 0;     // of other messages, such as a system text
+  int64_t thoughts = 0;       // of replies that carry loss
+  int64_t last_thoughts = 0;  // of them, those behind the last question
+  int64_t texts = 0;          // of other messages, such as a system text
+  int64_t unasked = 0;        // conversations whose last reply does not stand behind all that a prompt ends with
+
+  LeftOut& operator+=(const LeftOut& more) {
+    thoughts += more.thoughts;
+    last_thoughts += more.last_thoughts;
+    texts += more.texts;
+    unasked += more.unasked;
+    return *this;
+  }
 };
 
 class ChatTemplate {
@@ -52,6 +62,8 @@ class ChatTemplate {
   const std::string& end_of_turn() const { return around_.end_of_turn; }
   // Returns the text of the token that ends a call; empty if it cannot be told, or if the template has no calls.
   const std::string& end_of_call() const { return around_.end_of_call; }
+  // Returns the end of a text that asks for a reply; empty if the template asks by nothing that a question has not.
+  const std::string& prompt() const { return around_.prompt; }
   // Returns whether generation blocks of the template say which parts of replies carry loss.
   bool says_loss() const { return around_.generation; }
   // Returns the Jinja program by which transformers renders conversations as this does; empty for none.
@@ -87,6 +99,7 @@ class ChatTemplate {
                 const SpecialTexts& special) const;
   Rendering run(std::span<const Message> messages, std::span<const jinja::Value> tools, bool for_generation,
                 const SpecialTexts& special, bool empty) const;
+  Rendering run_short(std::span<const Message> messages, bool for_generation, const SpecialTexts& special) const;
   std::optional<Rendering> probe(std::span<const Message> messages, bool for_generation,
                                  const SpecialTexts& special) const;
   void look_around(std::string_view source);
@@ -94,11 +107,13 @@ class ChatTemplate {
   void find_ends(std::string_view next, bool always_asks);
   void find_forms(const SpecialTexts& special);
   void find_calls(const SpecialTexts& special);
+  std::optional<Rendering> probe_calls(std::span<const Message> messages, const SpecialTexts& special) const;
   void add_header(std::string_view text, const ChatSpan& question, const ChatSpan& reply);
   void add_end(const std::string& end);
   void find_empty(std::span<const Message> messages, std::span<const jinja::Value> tools, bool for_generation,
                   const Rendering& rendered, std::vector<ChatSpan>& spans) const;
   void refuse_beside_texts(std::span<const Message> messages, std::span<const jinja::Value> tools) const;
+  void refuse_thinking(std::span<const Message> messages) const;
   void refuse_left_out(std::span<const Message> messages, std::span<const jinja::Value> tools,
                        const Rendering& rendered, LeftOut* left_out) const;
 
@@ -107,13 +122,14 @@ class ChatTemplate {
   std::string jinja_ = {};
   SpecialTexts special_ = {};
   bool built_in_ = false;  // it has a name, and is not the model's own
+  bool probing_ = false;   // while short conversations are rendered
   // Hold what short conversations show: what stands around messages, between a question and its reply and behind it,
   // how thoughts and calls are given, and all texts that mark turns.
   ChatSurroundings around_ = {};
   ChatForms forms_ = {};
   std::string between_ = {}, behind_ = {}, default_system_ = {};
   std::vector<std::string> markers_ = {}, probes_ = {};
-  bool needs_bos_ = false, needs_eos_ = false;
+  bool needs_bos_ = false, needs_eos_ = false, needs_tools_ = false;
 };
 
 // Returns every name that choose() takes, for messages: "auto, chatml, ...".

@@ -43,9 +43,15 @@ Value in_form(const Value& arguments, const ChatForms& forms, size_t message) {
     jinja::append_json(budget, arguments, {}, text);
     return jinja::make_string(std::move(text));
   }
-  if (!arguments.is(Kind::String) || forms.arguments_as_text || !forms.arguments_as_object) return arguments;
+  if (!arguments.is(Kind::String)) return arguments;
   const std::string_view text = jinja::view_of(arguments);
-  if (white_before(text) == text.size()) return {Kind::Dict, new DictRep};
+  const bool empty = white_before(text) == text.size();
+  if (forms.arguments_as_text || !forms.arguments_as_object) {
+    // It is written as it stands; what is no object would teach calls that nothing can read.
+    if (!empty && (text[white_before(text)] != '{' || !Json::accept(text))) refuse("a text that is none");
+    return arguments;
+  }
+  if (empty) return {Kind::Dict, new DictRep};
   Value read;
   try {
     read = jinja::value_of_json(text);
@@ -80,10 +86,16 @@ Value ChatVariables::content(const Message& message, size_t at, const ChatForms&
     thinking = between_tags(rest.substr(0, thought));
     rest = without_thinking(rest);
   } else if (thought > 0) {
-    text.append(rest.substr(0, thought), mark({at, Part::Thinking}));
+    std::string_view written = rest.substr(0, thought);
+    if (begins && forms.opens_thinking) {
+      written.remove_prefix(written.find(kBegin) + kBegin.size());
+      written.remove_prefix(white_before(written));
+    }
+    text.append(written, mark({at, Part::Thinking}));
     rest.remove_prefix(thought);
   } else if (!thinking.empty() && forms.thinking_key.empty()) {
-    text.append(fmt::format("<think>\n{}\n</think>\n\n", std::exchange(thinking, "")), mark({at, Part::Thinking}));
+    text.append(fmt::format("{}{}\n</think>\n\n", forms.opens_thinking ? "" : "<think>\n", std::exchange(thinking, "")),
+                mark({at, Part::Thinking}));
   }
   text.append(rest, mark({at, Part::Content}));
   return jinja::make_string(std::move(text));

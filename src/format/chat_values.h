@@ -15,6 +15,7 @@ namespace snug {
 struct ChatForms {
   std::string thinking_key = {};    // of a message: "reasoning_content"; empty: the template reads none
   bool thinking_in_content = true;  // <think> in a reply is recognised, or left as it is
+  bool opens_thinking = false;      // of <think>...</think> in a reply it writes the <think> itself
   bool writes_thinking = false;     // of a reply, in its key or its content
   bool arguments_as_object = true;  // of a call
   bool arguments_as_text = false;   // a text of JSON, which is written as it stands

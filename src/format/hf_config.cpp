@@ -137,8 +137,8 @@ void parse_sizes(const JsonObject& config, const HfFamily& family, HfConfig& res
 // came with the classes that take both at their word, and counts where both are there.
 void refuse_other_activations(const JsonObject& config, const HfFamily& family) {
   const std::string_view key = family.gelu && config.has("hidden_activation") ? "hidden_activation" : "hidden_act";
-  const std::string_view usual = family.gelu ? "gelu_pytorch_tanh" : "silu";
-  const std::string_view other = !family.gelu ? "swish" : key == "hidden_act" ? "gelu" : usual;
+  const std::string_view usual = family.gelu ? "gelu_pytorch_tanh" : family.relu_squared ? "relu2" : "silu";
+  const std::string_view other = usual == "silu" ? "swish" : family.gelu && key == "hidden_act" ? "gelu" : usual;
   const std::string found = config.string(key, std::string(usual));
   if (found != usual && found != other) config.fail(key, fmt::format("\"{}\"", usual));
 }
@@ -226,12 +226,13 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   const HfFamily& family = families[result.family];
   result.architecture = family.architecture;
   result.gelu = family.gelu;
+  result.relu_squared = family.relu_squared;
   parse_sizes(config, family, result);
   result.rope = parse_rope(config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position},
                            result.head_dim, result.max_position);
   refuse_unsupported(config, family);
   result.quantization = parse_bnb(config, result.notes);
-  result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, family.rms_norm_eps);
+  result.rms_norm_eps = config.number(family.epsilon_key, 1e-12, 1, family.rms_norm_eps);
   result.tie_word_embeddings = config.boolean("tie_word_embeddings", family.tie_word_embeddings);
   const TokenIds tokens(config, "config.json", result.vocabulary, result.notes);
   result.bos = tokens.one("bos_token_id", family.bos);

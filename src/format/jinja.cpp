@@ -63,6 +63,8 @@ jinja::Text JinjaTemplate::render(const Variables& variables, const JinjaLimits&
   jinja::Evaluator evaluator(*program_, std::move(context), now, budget);
   try {
     return evaluator.run();
+  } catch (const jinja::Exhausted& failure) {
+    throw JinjaLimitError(fmt::format("{}, line {}: {}", source_, evaluator.line(), failure.what()));
   } catch (const jinja::Failure& failure) {
     user_error("{}, line {}: {}", source_, evaluator.line(), failure.what());
   }

@@ -43,6 +43,7 @@ bool is_iterable(const Value& v) {
 // Returns whether a text has letters, and all are of one case.
 Value in_lower(Call& call) {
   const Value text = to_string(call.budget, call.self);
+  call.budget.rewrite(view_of(text).size() * 2);
   const std::string lower = in_case(text_of(text), Case::Lower).bytes(),
                     upper = in_case(text_of(text), Case::Upper).bytes();
   return constant(view_of(text) == lower && lower != upper);
@@ -50,6 +51,7 @@ Value in_lower(Call& call) {
 
 Value in_upper(Call& call) {
   const Value text = to_string(call.budget, call.self);
+  call.budget.rewrite(view_of(text).size() * 2);
   const std::string lower = in_case(text_of(text), Case::Lower).bytes(),
                     upper = in_case(text_of(text), Case::Upper).bytes();
   return constant(view_of(text) == upper && lower != upper);
@@ -139,6 +141,7 @@ Value dict(Call& call) {
   std::vector<std::pair<Value, Value>> entries;
   for (const Value& from : call.arguments.positional) {
     if (from.is(Kind::Dict)) {
+      call.budget.ask(from.as<DictRep>().entries.size() * sizeof(entries[0]));
       entries = from.as<DictRep>().entries;
       continue;
     }
@@ -164,6 +167,7 @@ Value strftime_now(Call& call) {
   const std::string format(string_of(*call.given[0], "strftime_now"));
   char text[256];
   if (format.size() > 100) fail("strftime_now: found a format of {} bytes, expected at most 100", format.size());
+  call.budget.step(100);  // it may write 100 fields
   const size_t bytes = std::strftime(text, sizeof text, format.c_str(), &call.evaluator.now());
   return make_string(call.budget, Text(std::string(text, bytes)));
 }

@@ -86,6 +86,7 @@ Evaluator::Flow Evaluator::run(const Statement& s, Output& out) {
       enter(s.frame);
       const size_t begin = out.text().size();
       const Flow flow = run(s.body, out);
+      budget_.scan(out.text().size() - begin);
       out.text().mark_from(begin, kGenerated);
       out.count();
       return flow;
@@ -181,8 +182,7 @@ void Evaluator::print(const Expr& expr, Output& out) {
     // Texts that are joined only to be printed are printed part by part.
     std::vector<Value> parts;
     if (operands(expr, parts)) {
-      for (const Value& part : parts) append_str(budget_, part, out.text());
-      out.count();
+      for (const Value& part : parts) append_value(part, out);
     } else {
       append_value(joined(parts), out);
     }
@@ -202,7 +202,7 @@ void Evaluator::assign(const Expr& target, Value v) {
     fail("found attribute '{}' of '{}' assigned to, which is a {}, expected a namespace", target.attribute, target.name,
          type_name(held));
   auto& space = held.as<NamespaceRep>();
-  if (Value* const attribute = space.find(target.attribute)) {
+  if (Value* const attribute = space.find(budget_, target.attribute)) {
     *attribute = std::move(v);
   } else {
     budget_.step(space.attributes.size());
@@ -274,12 +274,13 @@ Value Evaluator::make_namespace(Arguments& arguments) {
   namespaces_.push_back(v);
   for (const Value& from : arguments.positional) {
     if (!from.is(Kind::Dict)) fail("namespace: found a {}, expected a dict", type_name(from));
+    budget_.ask(from.as<DictRep>().entries.size() * sizeof(rep->attributes[0]));
     for (const auto& [key, value] : from.as<DictRep>().entries) {
       if (key.is(Kind::String)) rep->attributes.emplace_back(view_of(key), value);
     }
   }
   for (auto& [name, value] : arguments.named) {
-    if (Value* const held = rep->find(name)) {
+    if (Value* const held = rep->find(budget_, name)) {
       *held = std::move(value);
     } else {
       rep->attributes.emplace_back(name, std::move(value));
@@ -326,6 +327,7 @@ void Evaluator::bind(const Function& function, Arguments& arguments) {
   if (function.takes_varargs) slot(function.varargs) = make_list(budget_, std::move(more), Sequence::Tuple);
   std::vector<std::pair<Value, Value>> named;
   bool called = false;
+  budget_.step(arguments.named.size() * count / 8);
   for (auto& [name, value] : arguments.named) {
     const auto parameter =
         std::ranges::find_if(function.parameters, [&wanted = name](const ExprPtr& p) { return p->name == wanted; });

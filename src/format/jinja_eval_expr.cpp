@@ -1,9 +1,22 @@
 // Evaluates expressions: the half of the evaluator that makes values.
 #include <algorithm>
+#include <array>
 
 #include "format/jinja_eval.h"
 
 namespace snug::jinja {
+namespace {
+
+// Returns whether a method is one of those that jinja2's sandbox of immutable values refuses.
+bool would_change(const Value& object, std::string_view method) {
+  static constexpr std::array<std::string_view, 8> kOfList = {"append", "clear",  "extend",  "insert",
+                                                              "pop",    "remove", "reverse", "sort"};
+  static constexpr std::array<std::string_view, 5> kOfDict = {"clear", "pop", "popitem", "setdefault", "update"};
+  const auto has = [&](const auto& methods) { return std::ranges::find(methods, method) != methods.end(); };
+  return is_sequence(object, Sequence::List) ? has(kOfList) : object.is(Kind::Dict) && has(kOfDict);
+}
+
+}  // namespace
 
 Value Evaluator::eval(const Expr& expr) {
   budget_.step();
@@ -78,7 +91,7 @@ Value Evaluator::eval_attribute(const Expr& expr) {
   if (expr.parts[0]->op == Op::Name) {
     const Value& object = slot(expr.parts[0]->slot);
     if (object.is(Kind::Dict) && !expr.methods) {
-      const Value* const found = object.as<DictRep>().find(expr.name);
+      const Value* const found = object.as<DictRep>().find(budget_, expr.name);
       return found ? *found : Value::undefined(&expr);
     }
   }
@@ -101,10 +114,10 @@ Value Evaluator::attribute_of(const Value& object, const Expr& expr) {
   }
   switch (object.kind()) {
     case Kind::Dict:
-      if (const Value* const found = object.as<DictRep>().find(expr.name)) return *found;
+      if (const Value* const found = object.as<DictRep>().find(budget_, expr.name)) return *found;
       break;
     case Kind::Namespace:
-      if (const Value* const found = object.as<NamespaceRep>().find(expr.name)) return *found;
+      if (const Value* const found = object.as<NamespaceRep>().find(budget_, expr.name)) return *found;
       break;
     case Kind::Object:
       return object_attribute(object.as<ObjectRep>(), expr);
@@ -115,10 +128,12 @@ Value Evaluator::attribute_of(const Value& object, const Expr& expr) {
 }
 
 Value Evaluator::item(const Value& object, const Value& key, const Expr* origin) {
+  budget_.step();
   refuse_undefined(object);
   switch (object.kind()) {
     case Kind::Dict:
-      if (const Value* const found = hashes(key) ? object.as<DictRep>().find(key) : nullptr) return *found;
+      if (const Value* const found = hashes(budget_, key) ? object.as<DictRep>().find(budget_, key) : nullptr)
+        return *found;
       break;
     case Kind::List: {
       const auto& list = object.as<ListRep>();
@@ -137,14 +152,15 @@ Value Evaluator::item(const Value& object, const Value& key, const Expr* origin)
       }
       break;
     case Kind::Namespace:
-      if (const Value* const found = key.is(Kind::String) ? object.as<NamespaceRep>().find(view_of(key)) : nullptr)
-        return *found;
+      if (!key.is(Kind::String)) break;
+      if (const Value* const found = object.as<NamespaceRep>().find(budget_, view_of(key))) return *found;
       break;
     default:
       break;
   }
   if (!key.is(Kind::String)) return Value::undefined(origin);
   // This is a method by its name in brackets, or an attribute of a loop.
+  budget_.ask(view_of(key).size());
   Expr attribute{.op = Op::Attribute, .name = std::string(view_of(key))};
   attribute.methods = find_methods(attribute.name);
   if (object.is(Kind::Dict) && !(attribute.methods && attribute.methods->of(object))) return Value::undefined(origin);
@@ -216,11 +232,11 @@ bool Evaluator::contains(const Value& container, const Value& v) {
         refuse_undefined(v);
         fail("found a {} looked for in a str, expected a str", type_name(v));
       }
-      budget_.step(view_of(container).size() / Budget::kBytesPerStep);
-      return view_of(container).find(view_of(v)) != std::string_view::npos;
+      budget_.scan(view_of(container).size() + view_of(v).size());
+      return find_text(view_of(container), view_of(v)) != std::string_view::npos;
     case Kind::Dict:
-      if (!hashes(v)) fail("found a {} looked for in a dict, expected a value that hashes", type_name(v));
-      return container.as<DictRep>().find(v) != nullptr;
+      if (!hashes(budget_, v)) fail("found a {} looked for in a dict, expected a value that hashes", type_name(v));
+      return container.as<DictRep>().find(budget_, v) != nullptr;
     case Kind::List: {
       const std::vector<Value> read =
           is_sequence(container, Sequence::Iterator) ? items_of(container) : std::vector<Value>();
@@ -271,6 +287,7 @@ void Evaluator::arguments_of(const Expr& expr, Arguments& arguments) {
   arguments.positional.reserve(positional);
   for (size_t i = 0; i < positional; ++i) arguments.positional.push_back(eval(*expr.parts[i + 1]));
   for (size_t i = 0; i < expr.keys.size(); ++i) {
+    budget_.step(arguments.named.size() / 8);
     for (const auto& [name, value] : arguments.named) {
       if (name == expr.keys[i]) fail("found argument '{}' twice", name);
     }
@@ -294,6 +311,11 @@ Value Evaluator::eval_call(const Expr& expr) {
       return call_object(object.as<ObjectRep>(), callee.name, arguments);
     }
     const Value function = attribute_of(object, callee);
+    if (function.is(Kind::Undefined) && would_change(object, callee.name))
+      fail(
+          "found {}() of a {} called, which would change it: the values of a template are immutable, and transformers "
+          "refuses such a call too",
+          callee.name, type_name(object));
     arguments_of(expr, arguments);
     return call(function, arguments);
   }

@@ -59,9 +59,11 @@ void append_padded(const Text& text, const Conversion& c, Text& out) {
 
 void append_converted(Evaluator& evaluator, const Conversion& c, const Value& v, Text& out) {
   Text text;
+  evaluator.budget().step(4 + static_cast<uint64_t>(c.width + std::max(c.precision, 0)) / 8);
   switch (c.type) {
     case 's':
     case 'r':
+      if (v.is(Kind::String)) evaluator.budget().ask(view_of(v).size());
       if (c.type == 's') {
         append_str(evaluator.budget(), v, text);
       } else {
@@ -72,6 +74,7 @@ void append_converted(Evaluator& evaluator, const Conversion& c, const Value& v,
         for (int i = 0; i < c.precision && end < text.size(); ++i) end = next_code_point(text.bytes(), end);
         text = text.slice(0, end);
       }
+      evaluator.budget().scan(text.size());
       return append_padded(text, c, out);
     case 'd':
     case 'i':
@@ -114,6 +117,7 @@ Value field_value(Evaluator& evaluator, std::string_view field, const Arguments&
   const size_t end = std::min(field.find_first_of(".["), field.size());
   const std::string_view name = field.substr(0, end);
   Value v;
+  evaluator.budget().step(arguments.named.size() / 8);
   size_t index = next;
   const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), index);
   if (name.empty() || (error == std::errc() && stop == name.data() + name.size())) {
@@ -123,7 +127,7 @@ Value field_value(Evaluator& evaluator, std::string_view field, const Arguments&
     v = arguments.positional[index];
   } else {
     const auto found = std::ranges::find(arguments.named, name, &std::pair<std::string_view, Value>::first);
-    if (found == arguments.named.end()) fail("format: found the field '{}' without a value", name);
+    if (found == arguments.named.end()) fail("format: found the field '{}' without a value", name.substr(0, 60));
     v = found->second;
   }
   for (field.remove_prefix(end); !field.empty();) {
@@ -149,6 +153,7 @@ Value printf_formatted(Evaluator& evaluator, const Value& format, const Value& v
   const size_t count = several ? values.as<ListRep>().items.size() : 1;
   size_t next = 0, from = 0;
   Text out;
+  budget.read(text.size());
   for (size_t at = text.bytes().find('%'); at != std::string::npos; at = text.bytes().find('%', from)) {
     budget.step();
     budget.ask(out.size());
@@ -158,8 +163,8 @@ Value printf_formatted(Evaluator& evaluator, const Value& format, const Value& v
     if (c.type == '%') {
       out.append(text, c.end - 1, c.end);
     } else if (c.has_key) {
-      const Value* const found = values.is(Kind::Dict) ? values.as<DictRep>().find(c.key) : nullptr;
-      if (!found) fail("found a format without a value for '{}'", c.key);
+      const Value* const found = values.is(Kind::Dict) ? values.as<DictRep>().find(budget, c.key) : nullptr;
+      if (!found) fail("found a format without a value for '{}'", c.key.substr(0, 60));
       append_converted(evaluator, c, *found, out);
       next = count;
     } else {
@@ -179,6 +184,7 @@ Value brace_formatted(Evaluator& evaluator, const Value& format, const Arguments
   Budget& budget = evaluator.budget();
   Text out;
   size_t next = 0, from = 0;
+  budget.scan(bytes.size());
   for (size_t at = bytes.find_first_of("{}"); at != std::string_view::npos; at = bytes.find_first_of("{}", from)) {
     budget.step();
     budget.ask(out.size());
@@ -192,7 +198,7 @@ Value brace_formatted(Evaluator& evaluator, const Value& format, const Arguments
     if (close == std::string_view::npos) fail("format: found a brace without its other one");
     const std::string_view field = bytes.substr(at + 1, close - at - 1);
     if (field.find_first_of("{:!") != std::string_view::npos)
-      fail("format: found the field '{}', expected one without a specification", field);
+      fail("format: found the field '{}', expected one without a specification", field.substr(0, 60));
     append_str(budget, field_value(evaluator, field, arguments, next), out);
     from = close + 1;
   }

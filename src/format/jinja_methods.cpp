@@ -17,13 +17,14 @@ Value part(Call& call, size_t begin, size_t end) { return made(call, text_of(cal
 
 // Returns the text of an argument; it lies in the argument's value.
 std::string_view needle(Call& call, size_t parameter) {
-  call.budget.step(view_of(call.self).size() / Budget::kBytesPerStep);
-  return string_of(*call.given[parameter], "a string's method");
+  const std::string_view text = string_of(*call.given[parameter], "a string's method");
+  call.budget.scan(view_of(call.self).size() + text.size());
+  return text;
 }
 
 template <Case which>
 Value cased(Call& call) {
-  call.budget.ask(view_of(call.self).size());
+  call.budget.rewrite(view_of(call.self).size());
   return made(call, in_case(text_of(call.self), which));
 }
 
@@ -32,9 +33,10 @@ Value stripped(Call& call) {
   std::optional<std::string_view> characters;
   if (call.given[0] && !call.given[0]->is(Kind::None)) {
     characters = needle(call, 0);
-    call.budget.step(characters->size());
+    call.budget.rewrite(characters->size() * 4);  // they are sorted
   }
   const Range kept = strip(view_of(call.self), characters, sides);
+  call.budget.scan(view_of(call.self).size() - (kept.end - kept.begin));
   if (kept.begin == 0 && kept.end == view_of(call.self).size()) return call.self;
   return part(call, kept.begin, kept.end);
 }
@@ -44,6 +46,8 @@ template <bool begins>
 Value has_affix(Call& call) {
   const auto has = [&](const Value& affix) {
     const std::string_view text = string_of(affix, begins ? "startswith" : "endswith");
+    call.budget.step();
+    if (text.size() <= view_of(call.self).size()) call.budget.read(text.size());
     return begins ? view_of(call.self).starts_with(text) : view_of(call.self).ends_with(text);
   };
   if (!is_sequence(*call.given[0], Sequence::Tuple)) return Value(has(*call.given[0]));
@@ -103,10 +107,10 @@ std::vector<Range> split_at(std::string_view text, std::string_view separator, i
   if (separator.empty()) fail("split: found an empty separator");
   std::vector<Range> out;
   if (from_right) {
+    const SearchFromRight search(text, separator);
     size_t end = text.size();
     while (limit < 0 || out.size() < static_cast<size_t>(limit)) {
-      const size_t hit =
-          end < separator.size() ? std::string_view::npos : text.rfind(separator, end - separator.size());
+      const size_t hit = search.before(end);
       if (hit == std::string_view::npos) break;
       out.push_back({hit + separator.size(), end});
       end = hit;
@@ -117,7 +121,7 @@ std::vector<Range> split_at(std::string_view text, std::string_view separator, i
   }
   size_t at = 0;
   while (limit < 0 || out.size() < static_cast<size_t>(limit)) {
-    const size_t hit = text.find(separator, at);
+    const size_t hit = find_text(text, separator, at);
     if (hit == std::string_view::npos) break;
     out.push_back({at, hit});
     at = hit + separator.size();
@@ -137,7 +141,8 @@ Value parts(Call& call, const std::vector<Range>& ranges) {
 template <bool from_right>
 Value split(Call& call) {
   const std::string_view text = view_of(call.self);
-  call.budget.ask(text.size());
+  call.budget.ask(text.size() * sizeof(Range));
+  call.budget.scan(text.size());
   const int64_t limit = limit_of(call, 1);
   if (!call.given[0] || call.given[0]->is(Kind::None))
     return parts(call, from_right ? words_from_right(text, limit) : words(text, limit));
@@ -145,7 +150,8 @@ Value split(Call& call) {
 }
 
 Value splitlines(Call& call) {
-  call.budget.ask(view_of(call.self).size());
+  call.budget.ask(view_of(call.self).size() * sizeof(Range));
+  call.budget.scan(view_of(call.self).size());
   return parts(call, lines_of(view_of(call.self), flag(call, 0, false)));
 }
 
@@ -153,7 +159,7 @@ template <bool from_right>
 Value partition(Call& call) {
   const std::string_view text = view_of(call.self), separator = needle(call, 0);
   if (separator.empty()) fail("partition: found an empty separator");
-  const size_t hit = from_right ? text.rfind(separator) : text.find(separator);
+  const size_t hit = from_right ? SearchFromRight(text, separator).before(text.size()) : find_text(text, separator);
   std::vector<Range> ranges;
   if (hit != std::string_view::npos) {
     ranges = {{0, hit}, {hit, hit + separator.size()}, {hit + separator.size(), text.size()}};
@@ -170,7 +176,7 @@ Value partition(Call& call) {
 template <bool from_right, bool must>
 Value find(Call& call) {
   const std::string_view text = view_of(call.self), found = needle(call, 0);
-  const size_t hit = from_right ? text.rfind(found) : text.find(found);
+  const size_t hit = from_right ? SearchFromRight(text, found).before(text.size()) : find_text(text, found);
   if (hit != std::string_view::npos) return Value(static_cast<int64_t>(count_code_points(text.substr(0, hit))));
   if (must) fail("index: found no '{}' in the string", found.substr(0, 60));
   return Value(int64_t{-1});
@@ -179,7 +185,10 @@ Value find(Call& call) {
 Value count(Call& call) {
   const std::string_view text = view_of(call.self), found = needle(call, 0);
   if (found.empty()) return Value(static_cast<int64_t>(count_code_points(text) + 1));
-  return Value(static_cast<int64_t>(split_at(text, found, -1, false).size() - 1));
+  int64_t times = 0;
+  for (size_t at = find_text(text, found); at != std::string_view::npos; at = find_text(text, found, at + found.size()))
+    ++times;
+  return Value(times);
 }
 
 Value replace(Call& call) {
@@ -224,7 +233,7 @@ Value format(Call& call) { return brace_formatted(call.evaluator, call.self, cal
 template <bool (*is)(char32_t), bool of_empty = false>
 Value all_are(Call& call) {
   const std::string_view text = view_of(call.self);
-  call.budget.step(text.size() / 16);
+  call.budget.scan(text.size());
   if (text.empty()) return Value(of_empty);
   for (size_t at = 0; at < text.size();) {
     const size_t next = next_code_point(text, at);
@@ -242,7 +251,7 @@ bool is_ascii(char32_t c) { return c < 0x80; }
 
 template <Case which>
 Value is_in_case(Call& call) {
-  call.budget.ask(view_of(call.self).size() * 2);
+  call.budget.rewrite(view_of(call.self).size() * 2);
   const std::string lower = in_case(text_of(call.self), Case::Lower).bytes();
   const std::string upper = in_case(text_of(call.self), Case::Upper).bytes();
   return Value(view_of(call.self) == (which == Case::Lower ? lower : upper) && lower != upper);
@@ -251,9 +260,9 @@ Value is_in_case(Call& call) {
 // --- Dictionaries and lists
 
 Value get(Call& call) {
-  if (!hashes(*call.given[0]))
+  if (!hashes(call.budget, *call.given[0]))
     fail("get: found a {} as a key, expected a value that hashes", type_name(*call.given[0]));
-  if (const Value* const found = call.self.as<DictRep>().find(*call.given[0])) return *found;
+  if (const Value* const found = call.self.as<DictRep>().find(call.budget, *call.given[0])) return *found;
   return call.given[1] ? *call.given[1] : Value::none();
 }
 
@@ -394,19 +403,22 @@ bool ends_line(std::string_view text) {
 }
 
 Value replaced_string(Budget& budget, const Value& text, std::string_view from, const Text& to, int64_t limit) {
-  budget.step(view_of(text).size() / Budget::kBytesPerStep);
-  if (!from.empty() && view_of(text).find(from) == std::string_view::npos) return text;
+  budget.scan(view_of(text).size() + from.size());
+  if (!from.empty() && find_text(view_of(text), from) == std::string_view::npos) return text;
+  budget.rewrite(view_of(text).size() / std::max<size_t>(from.size(), 1));
   budget.ask(replaced_size(view_of(text), from, to.size(), limit));
   return make_string(budget, replaced(text_of(text), from, to, limit), is_safe(text));
 }
 
 Value padded(Budget& budget, const Value& text, int64_t width, std::string_view fill, Sides side) {
+  budget.scan(view_of(text).size() + fill.size());
   const auto count = static_cast<int64_t>(count_code_points(view_of(text)));
   if (count_code_points(fill) != 1) fail("found '{}' to fill with, expected one character", fill.substr(0, 60));
   if (width <= count) return text;
   const int64_t pad = width - count;
   if (pad > int64_t{1} << 32) fail("found a width of {}", width);
   budget.ask(static_cast<uint64_t>(pad) * fill.size());
+  budget.scan(static_cast<uint64_t>(pad));
   // If the two sides cannot be equal, Python's choice.
   const int64_t left = side == Sides::Left ? pad : side == Sides::Right ? 0 : pad / 2 + (pad & width & 1);
   Text out;

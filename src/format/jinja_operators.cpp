@@ -131,6 +131,7 @@ Value added(Budget& budget, const Value& a, const Value& b) {
   if (a.is(Kind::String) && b.is(Kind::String)) {
     const bool safe = is_safe(a) || is_safe(b);
     budget.ask(text_of(a).size() + text_of(b).size());
+    if (safe) budget.rewrite(text_of(a).size() + text_of(b).size());
     Text out;
     for (const Value* const v : {&a, &b}) out.append(safe && !is_safe(*v) ? html_escaped(text_of(*v)) : text_of(*v));
     return make_string(budget, std::move(out), safe);
@@ -166,10 +167,12 @@ Bounds bounds_of(int64_t size, std::optional<int64_t> begin, std::optional<int64
 }
 
 // Returns the byte of the code point `index`, counted from the end if it is negative; the text's ends beyond them.
-size_t byte_of(std::string_view text, int64_t index) {
-  size_t at = index < 0 ? text.size() : 0;
+size_t byte_of(Budget& budget, std::string_view text, int64_t index) {
+  const bool from_end = index < 0;
+  size_t at = from_end ? text.size() : 0;
   for (; index < 0 && at > 0; ++index) at = previous_code_point(text, at);
   for (; index > 0 && at < text.size(); --index) at = next_code_point(text, at);
+  budget.scan(from_end ? text.size() - at : at);
   return at;
 }
 
@@ -204,13 +207,13 @@ Value Evaluator::slice(const Value& object, const Value& begin, const Value& end
   if (by == 0) fail("found a slice with a step of 0");
   if (object.is(Kind::String)) {
     const Text& text = text_of(object);
-    budget_.step(text.size() / Budget::kBytesPerStep);
     if (by == 1) {
-      const size_t first = from ? byte_of(text.bytes(), *from) : 0;
-      const size_t last = to ? byte_of(text.bytes(), *to) : text.size();
+      const size_t first = from ? byte_of(budget_, text.bytes(), *from) : 0;
+      const size_t last = to ? byte_of(budget_, text.bytes(), *to) : text.size();
       return make_string(budget_, text.slice(first, std::max(first, last)), is_safe(object));
     }
     budget_.ask(text.size() * sizeof(size_t));
+    budget_.rewrite(text.size());
     std::vector<size_t> starts;
     for (size_t at = 0; at < text.size(); at = next_code_point(text.bytes(), at)) starts.push_back(at);
     Text out;

@@ -155,6 +155,7 @@ class JsonWriter {
         return out_.append(json_float(v.real()), v.mark());
       case Kind::String:
         budget_.ask(text_of(v).size());
+        budget_.rewrite(text_of(v).size() / 2);
         return append_json_string(text_of(v), style_.ensure_ascii, out_);
       case Kind::List:
         if (v.as<ListRep>().sequence <= Sequence::Tuple) return write_list(v, depth);
@@ -263,6 +264,7 @@ void append_repr(Budget& budget, const Value& v, Text& out) {
       return out.append(float_repr(v.real()), v.mark());
     case Kind::String:
       budget.ask(text_of(v).size());
+      budget.rewrite(text_of(v).size());
       return append_string_repr(text_of(v), out);
     case Kind::List:
       return append_list_repr(budget, v, out);

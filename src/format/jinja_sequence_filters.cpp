@@ -38,6 +38,7 @@ Value at_path(Call& call, Value v, const std::vector<Value>& path) {
 // Returns the key by which texts are sorted and told apart: in lower case, unless case counts.
 Value without_case(Call& call, const Value& v, bool case_sensitive) {
   if (case_sensitive || !v.is(Kind::String)) return v;
+  call.budget.rewrite(view_of(v).size());
   return make_string(call.budget, in_case(text_of(v), Case::Lower));
 }
 
@@ -66,7 +67,9 @@ std::vector<Value> items_of(std::vector<Keyed> keyed) {
 
 std::vector<Keyed> keyed_items(Call& call, const std::vector<std::vector<Value>>& paths, bool case_sensitive) {
   std::vector<Keyed> out;
-  for (Value& item : call.evaluator.items_of(call.self)) {
+  std::vector<Value> items = call.evaluator.items_of(call.self);
+  call.budget.ask(items.size() * (sizeof(Keyed) + (paths.size() + 1) * sizeof(Value)));
+  for (Value& item : items) {
     Keyed keyed;
     for (const auto& path : paths) keyed.keys.push_back(without_case(call, at_path(call, item, path), case_sensitive));
     keyed.item = std::move(item);
@@ -116,10 +119,10 @@ Value unique(Call& call) {
   const Value holder(Kind::Dict, rep);
   std::vector<Value> out;
   for (Keyed& keyed : items) {
-    if (!hashes(keyed.keys[0])) fail("unique: found a {}, expected a value that hashes", type_name(keyed.keys[0]));
-    if (!keyed.keys[0].is(Kind::String)) call.budget.step(rep->entries.size());
-    if (rep->find(keyed.keys[0])) continue;
-    rep->set(keyed.keys[0], Value::none());
+    if (!hashes(call.budget, keyed.keys[0]))
+      fail("unique: found a {}, expected a value that hashes", type_name(keyed.keys[0]));
+    if (rep->find(call.budget, keyed.keys[0])) continue;
+    rep->set(call.budget, keyed.keys[0], Value::none());
     out.push_back(std::move(keyed.item));
   }
   return listed(call, std::move(out), Sequence::Iterator);
@@ -177,7 +180,7 @@ Value length(Call& call) {
     case Kind::Undefined:
       return Value(int64_t{0});
     case Kind::String:
-      call.budget.step(view_of(v).size() / Budget::kBytesPerStep);
+      call.budget.scan(view_of(v).size());
       return Value(static_cast<int64_t>(count_code_points(view_of(v))));
     case Kind::List:
       if (is_sequence(v, Sequence::Iterator)) break;
@@ -280,7 +283,7 @@ std::vector<Value> items_if_true(Call& call) {
 Value applied(Call& call, const Builtin* (*find)(std::string_view), size_t from, const Value& v) {
   const std::string_view name = string_of(call.arguments.positional[from], "map");
   const Builtin* const builtin = find(name);
-  if (!builtin) fail("found the filter or test '{}', which is not known", name);
+  if (!builtin) fail("found the filter or test '{}', which is not known", name.substr(0, 60));
   Arguments arguments;
   for (size_t i = from + 1; i < call.arguments.positional.size(); ++i)
     arguments.positional.push_back(call.arguments.positional[i]);

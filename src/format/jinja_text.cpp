@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "format/unicode.h"
 
 namespace snug::jinja {
 namespace {
+
+constexpr size_t kShort = 16;  // bytes of a text that is looked for at every place of another
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
@@ -152,19 +155,40 @@ bool is_python_printable(char32_t c) {
   }
 }
 
+size_t find_text(std::string_view text, std::string_view found, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (found.size() <= kShort) return text.find(found, from);
+  // memmem() is linear for any text, as std::string_view::find() is not.
+  const void* const hit = memmem(text.data() + from, text.size() - from, found.data(), found.size());
+  if (!hit) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(hit) - text.data());
+}
+
+SearchFromRight::SearchFromRight(std::string_view text, std::string_view found) : text_(text), found_(found) {
+  if (found.size() <= kShort) return;
+  reversed_text_.assign(text.rbegin(), text.rend());
+  reversed_found_.assign(found.rbegin(), found.rend());
+}
+
+size_t SearchFromRight::before(size_t end) const {
+  if (end < found_.size()) return std::string_view::npos;
+  if (reversed_found_.empty()) return text_.rfind(found_, end - found_.size());
+  const size_t hit = find_text(reversed_text_, reversed_found_, text_.size() - end);
+  return hit == std::string_view::npos ? hit : text_.size() - hit - found_.size();
+}
+
 Range strip(std::string_view text, std::optional<std::string_view> characters, Sides sides) {
+  std::vector<std::string_view> sorted;
+  for (size_t at = 0; characters && at < characters->size();) {
+    const size_t next = next_code_point(*characters, at);
+    sorted.push_back(characters->substr(at, next - at));
+    at = next;
+  }
+  std::ranges::sort(sorted);
   const auto goes = [&](size_t begin, size_t end) {
-    if (!characters) {
-      const char32_t c = code_point_between(text, begin, end);
-      return is_python_space(c) && (c < 0x80 || end - begin > 1);
-    }
-    const std::string_view character = text.substr(begin, end - begin);
-    for (size_t at = 0; at < characters->size();) {
-      const size_t next = next_code_point(*characters, at);
-      if (characters->substr(at, next - at) == character) return true;
-      at = next;
-    }
-    return false;
+    if (characters) return std::ranges::binary_search(sorted, text.substr(begin, end - begin));
+    const char32_t c = code_point_between(text, begin, end);
+    return is_python_space(c) && (c < 0x80 || end - begin > 1);
   };
   Range kept{0, text.size()};
   while (sides != Sides::Right && kept.begin < kept.end) {
@@ -210,9 +234,9 @@ size_t replaced_size(std::string_view text, std::string_view found, size_t repla
     times = count_code_points(text) + 1;
     if (limit >= 0) times = std::min(times, static_cast<size_t>(limit));
   } else {
-    for (size_t at = text.find(found);
+    for (size_t at = find_text(text, found);
          at != std::string_view::npos && (limit < 0 || times < static_cast<size_t>(limit));
-         at = text.find(found, at + found.size())) {
+         at = find_text(text, found, at + found.size())) {
       ++times;
     }
   }
@@ -232,7 +256,7 @@ Text replaced(const Text& text, std::string_view found, const Text& replacement,
       at = next;
     }
   } else {
-    for (size_t hit = 0; limit != 0 && (hit = text.bytes().find(found, at)) != std::string::npos; --limit) {
+    for (size_t hit = 0; limit != 0 && (hit = find_text(text.bytes(), found, at)) != std::string::npos; --limit) {
       out.append(text, at, hit);
       out.append(replacement);
       at = hit + found.size();

@@ -72,6 +72,22 @@ bool is_python_space(char32_t code_point);
 // Returns what Python's str.isprintable() does.
 bool is_python_printable(char32_t code_point);
 
+// Finds a text in another from a byte on; npos for none. It takes time in proportion to what it passes, whatever the
+// texts are.
+size_t find_text(std::string_view text, std::string_view found, size_t from = 0);
+
+// Finds a text in another from the right, in time as above. It refers to both.
+class SearchFromRight {
+ public:
+  SearchFromRight(std::string_view text, std::string_view found);
+  // Returns where the last hit begins that ends by byte `end`; npos for none.
+  size_t before(size_t end) const;
+
+ private:
+  std::string_view text_, found_;
+  std::string reversed_text_, reversed_found_;  // of a text that is long
+};
+
 enum class Sides { Both, Left, Right };
 // Says which bytes str.strip(), lstrip() and rstrip() keep. `characters` are those to take away; without them it is
 // white space.

@@ -18,7 +18,7 @@ Value made(Call& call, Text text, bool safe = false) { return make_string(call.b
 template <Case which>
 Value cased(Call& call) {
   const Value text = to_string(call.budget, call.self);
-  call.budget.ask(text_of(text).size());
+  call.budget.rewrite(text_of(text).size());
   return made(call, in_case(text_of(text), which), is_safe(call.self));
 }
 
@@ -33,7 +33,7 @@ Value title(Call& call) {
     const char32_t c = code_point_between(text.bytes(), at, next);
     const bool separates = is_python_space(c) ||
                            (c < 0x80 && std::string_view("-({[<").find(static_cast<char>(c)) != std::string_view::npos);
-    call.budget.step();
+    call.budget.step(2);
     out.append(in_case(text.slice(at, next), begins ? Case::Upper : Case::Lower));
     begins = separates;
     at = next;
@@ -44,8 +44,12 @@ Value title(Call& call) {
 Value trim(Call& call) {
   const Value text = to_string(call.budget, call.self);
   std::optional<std::string_view> characters;
-  if (call.given[0] && !call.given[0]->is(Kind::None)) characters = string_of(*call.given[0], "trim");
+  if (call.given[0] && !call.given[0]->is(Kind::None)) {
+    characters = string_of(*call.given[0], "trim");
+    call.budget.rewrite(characters->size() * 4);  // they are sorted
+  }
   const Range kept = strip(view_of(text), characters, Sides::Both);
+  call.budget.scan(view_of(text).size() - (kept.end - kept.begin));
   if (kept.begin == 0 && kept.end == view_of(text).size()) return text;
   return made(call, text_of(text).slice(kept.begin, kept.end), is_safe(call.self));
 }
@@ -70,6 +74,8 @@ Value indent(Call& call) {
     indention = Text(std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' '));
   }
   const bool blank = flag(call, 2, false);
+  call.budget.ask(text.size() * sizeof(Range));
+  call.budget.scan(text.size());
   std::vector<Range> lines = lines_of(text.bytes(), /*keep_ends=*/false);
   // Here a last line without a newline ends a line, and so does a newline; an empty text is a line.
   if (text.empty() || ends_line(text.bytes())) lines.push_back({text.size(), text.size()});
@@ -92,6 +98,7 @@ Value escape(Call& call) {
   if (is_safe(call.self)) return call.self;
   const Value text = to_string(call.budget, call.self);
   call.budget.ask(text_of(text).size() * 5);
+  call.budget.rewrite(text_of(text).size());
   return made(call, html_escaped(text_of(text)), true);
 }
 
@@ -116,6 +123,7 @@ Value format(Call& call) {
 
 Value wordcount(Call& call) {
   const Value text = to_string(call.budget, call.self);
+  call.budget.rewrite(view_of(text).size());
   return Value(static_cast<int64_t>(words_of(view_of(text))));
 }
 
@@ -125,10 +133,13 @@ Value otherwise(const Call& call, Value value) { return call.given[0] ? *call.gi
 
 std::string trimmed_number(std::string_view text) {
   const Range kept = strip(text, {}, Sides::Both);
-  std::string digits(text.substr(kept.begin, kept.end - kept.begin));
-  if (digits.starts_with('+') && digits.find_first_of("+-", 1) != 1) digits.erase(0, 1);
-  for (size_t at = 1; at + 1 < digits.size(); ++at) {
-    if (digits[at] == '_' && std::isalnum(digits[at - 1]) && std::isalnum(digits[at + 1])) digits.erase(at, 1);
+  text = text.substr(kept.begin, kept.end - kept.begin);
+  if (text.starts_with('+') && text.find_first_of("+-", 1) != 1) text.remove_prefix(1);
+  const auto counts = [&](size_t at) { return std::isalnum(static_cast<unsigned char>(text[at])) != 0; };
+  std::string digits;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const bool between = at > 0 && at + 1 < text.size() && counts(at - 1) && counts(at + 1);
+    if (text[at] != '_' || !between) digits += text[at];
   }
   return digits;
 }
@@ -173,6 +184,7 @@ std::optional<int64_t> truncated(double value) {
 
 Value to_int(Call& call) {
   refuse_undefined(call.self);
+  if (call.self.is(Kind::String)) call.budget.rewrite(view_of(call.self).size());
   std::optional<int64_t> value;
   if (call.self.is_integral()) value = call.self.integer();
   if (call.self.is(Kind::Float)) value = truncated(call.self.real());
@@ -186,6 +198,7 @@ Value to_int(Call& call) {
 
 Value to_float(Call& call) {
   refuse_undefined(call.self);
+  if (call.self.is(Kind::String)) call.budget.rewrite(view_of(call.self).size());
   if (call.self.is_number()) return Value(call.self.real());
   const auto value = call.self.is(Kind::String) ? parsed_float(view_of(call.self)) : std::nullopt;
   return value ? Value(*value) : otherwise(call, Value(0.0));
@@ -218,7 +231,7 @@ Value round(Call& call) {
     return Value(std::strtod(digits, nullptr));
   }
   if (method != "ceil" && method != "floor")
-    fail("round: found the method '{}', expected common, ceil or floor", method);
+    fail("round: found the method '{}', expected common, ceil or floor", method.substr(0, 60));
   const double scaled = value * scale;
   return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
@@ -235,6 +248,7 @@ Value to_json(Call& call) {
     style.lines = true;
     style.item_separator = ",";
     if (indention->is(Kind::String)) {
+      call.budget.ask(view_of(*indention).size());
       style.indent = view_of(*indention);
     } else {
       const int64_t width = integer_of(*indention, "tojson");
@@ -245,6 +259,7 @@ Value to_json(Call& call) {
   if (const Value* const separators = call.given[2]; separators && !separators->is(Kind::None)) {
     const std::vector<Value> both = call.evaluator.items_of(*separators);
     if (both.size() != 2) fail("tojson: found {} separators, expected 2", both.size());
+    call.budget.ask(string_of(both[0], "tojson").size() + string_of(both[1], "tojson").size());
     style.item_separator = string_of(both[0], "tojson");
     style.key_separator = string_of(both[1], "tojson");
   }

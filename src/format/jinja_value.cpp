@@ -37,9 +37,9 @@ const Value* DictRep::find(std::string_view key) const {
   return nullptr;
 }
 
-const Value* DictRep::find(const Value& key) const {
-  if (key.is(Kind::String)) return find(view_of(key));
-  Budget budget{.steps = UINT32_MAX};  // keys are no deeper than a template writes them
+const Value* DictRep::find(Budget& budget, const Value& key) const {
+  if (key.is(Kind::String)) return find(budget, view_of(key));
+  budget.step(entries.size() / 4);
   for (const auto& [name, value] : entries) {
     if (!name.is(Kind::String) && equal(budget, name, key)) return &value;
   }
@@ -47,9 +47,19 @@ const Value* DictRep::find(const Value& key) const {
 }
 
 void DictRep::set(Value key, Value value) {
+  const Value* const held = find(view_of(key));
+  put(held, std::move(key), std::move(value));
+}
+
+void DictRep::set(Budget& budget, Value key, Value value) {
+  const Value* const held = find(budget, key);
+  put(held, std::move(key), std::move(value));
+}
+
+void DictRep::put(const Value* held, Value key, Value value) {
   nest(*this, key);
   nest(*this, value);
-  if (const Value* const held = find(key)) {
+  if (held) {
     const_cast<Value&>(*held) = std::move(value);
     return;
   }
@@ -60,7 +70,8 @@ void DictRep::set(Value key, Value value) {
   }
 }
 
-Value* NamespaceRep::find(std::string_view name) {
+Value* NamespaceRep::find(Budget& budget, std::string_view name) {
+  budget.step(attributes.size() * (8 + name.size() / 16) / 64);
   for (auto& [held, value] : attributes) {
     if (held == name) return &value;
   }
@@ -69,6 +80,7 @@ Value* NamespaceRep::find(std::string_view name) {
 
 void charge(Budget& budget, Rep& rep, uint64_t bytes) {
   bytes += sizeof(StringRep);
+  budget.step();
   budget.ask(bytes);
   budget.bytes -= bytes;
   rep.budget = &budget;
@@ -119,9 +131,8 @@ Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries) {
   Value v(Kind::Dict, rep);
   charge(budget, *rep, entries.size() * 4 * kItemBytes);
   for (auto& [key, value] : entries) {
-    if (!hashes(key)) fail("found a {} as a key, expected a value that hashes", type_name(key));
-    if (!key.is(Kind::String)) budget.step(rep->entries.size());
-    rep->set(std::move(key), std::move(value));
+    if (!hashes(budget, key)) fail("found a {} as a key, expected a value that hashes", type_name(key));
+    rep->set(budget, std::move(key), std::move(value));
   }
   return v;
 }
@@ -201,6 +212,7 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
     case Kind::None:
       return true;
     case Kind::String:
+      if (view_of(a).size() == view_of(b).size()) budget.read(view_of(a).size());
       return view_of(a) == view_of(b);
     case Kind::List: {
       const auto &x = a.as<ListRep>(), &y = b.as<ListRep>();
@@ -214,7 +226,7 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
       const auto &x = a.as<DictRep>(), &y = b.as<DictRep>();
       if (x.entries.size() != y.entries.size()) return false;
       return std::all_of(x.entries.begin(), x.entries.end(), [&](const auto& entry) {
-        const Value* const other = y.find(entry.first);
+        const Value* const other = y.find(budget, entry.first);
         return other && equal(budget, entry.second, *other);
       });
     }
@@ -226,7 +238,10 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
 int compare(Budget& budget, const Value& a, const Value& b) {
   budget.step();
   if (a.is_number() && b.is_number()) return compare_numbers(a, b);
-  if (a.is(Kind::String) && b.is(Kind::String)) return view_of(a).compare(view_of(b));
+  if (a.is(Kind::String) && b.is(Kind::String)) {
+    budget.read(std::min(view_of(a).size(), view_of(b).size()));
+    return view_of(a).compare(view_of(b));
+  }
   const bool lists = is_sequence(a, Sequence::List) && is_sequence(b, Sequence::List);
   if (lists || (is_sequence(a, Sequence::Tuple) && is_sequence(b, Sequence::Tuple))) {
     const auto &x = a.as<ListRep>().items, &y = b.as<ListRep>().items;
@@ -240,11 +255,12 @@ int compare(Budget& budget, const Value& a, const Value& b) {
   fail("found {} and {} compared, expected values with an order", type_name(a), type_name(b));
 }
 
-bool hashes(const Value& v) {
+bool hashes(Budget& budget, const Value& v) {
   if (v.is(Kind::Dict) || is_sequence(v, Sequence::List)) return false;
   if (!is_sequence(v, Sequence::Tuple)) return true;
   const auto& items = v.as<ListRep>().items;
-  return std::all_of(items.begin(), items.end(), hashes);
+  budget.step(items.size());
+  return std::ranges::all_of(items, [&](const Value& item) { return hashes(budget, item); });
 }
 
 Value to_string(Budget& budget, const Value& v) {

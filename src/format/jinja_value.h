@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -30,20 +30,31 @@ template <class... Args>
   throw Failure(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Holds what a rendering may still use. Steps take about equal time; bytes are those that values hold at a time.
+// Says that a rendering has used up its budget.
+struct Exhausted : Failure {
+  using Failure::Failure;
+};
+
+// Holds what a rendering may still use. Steps take about equal time, some 30 ns, so whatever takes time in proportion
+// to its bytes or items takes steps in proportion; bytes are those that values hold at a time.
 struct Budget {
   uint64_t steps = 0, bytes = 0;
 
   void step(uint64_t count = 1) {
-    if (count > steps) fail("found a template that takes too many steps for a conversation of this length");
+    if (count > steps) throw Exhausted("found a template that takes too many steps for a conversation of this length");
     steps -= count;
   }
   // Asks for room before memory is reserved; it takes a step for every few bytes.
   void ask(uint64_t count) {
-    if (count > bytes) fail("found values of too many bytes for a conversation of this length");
-    step(count / kBytesPerStep);
+    if (count > bytes) throw Exhausted("found values of too many bytes for a conversation of this length");
+    read(count);
   }
-  static constexpr uint64_t kBytesPerStep = 128;
+  // Takes the steps of bytes that are compared or copied at once.
+  void read(uint64_t count) { step(count / 128); }
+  // Takes the steps of bytes that are looked at one after another, as searches and code points are.
+  void scan(uint64_t count) { step(count / 8); }
+  // Takes the steps of characters that are written one by one.
+  void rewrite(uint64_t count) { step(count); }
 };
 
 // Is the object to which a value refers. Constants of a template live as long as it and are not counted, so that
@@ -159,20 +170,28 @@ struct DictRep : Rep {
   std::vector<std::pair<Value, Value>> entries;
 
   const Value* find(std::string_view key) const;
+  const Value* find(Budget& budget, std::string_view key) const {
+    budget.scan(key.size());
+    return find(key);
+  }
   // Finds a key of any kind that hashes. Numbers of different kinds that are equal are one key, as in Python.
-  const Value* find(const Value& key) const;
-  // Sets the value of a key, replacing one that is there. Throws Failure if values lie too deep within each other.
+  const Value* find(Budget& budget, const Value& key) const;
+  // Sets the value of a key, replacing one that is there; without a budget, of a key that is a string. Throws Failure
+  // if values lie too deep within each other.
   void set(Value key, Value value);
+  void set(Budget& budget, Value key, Value value);
 
  private:
-  static constexpr size_t kSmall = 8;                   // entries up to which a linear search is faster
-  std::unordered_map<std::string_view, size_t> index_;  // by keys that are strings, once there are more
+  void put(const Value* held, Value key, Value value);
+
+  static constexpr size_t kSmall = 8;         // entries up to which a linear search is faster
+  std::map<std::string_view, size_t> index_;  // by keys that are strings, once there are more; no keys make it slow
 };
 
 struct NamespaceRep : Rep {
   std::vector<std::pair<std::string, Value>> attributes;
 
-  Value* find(std::string_view name);
+  Value* find(Budget& budget, std::string_view name);
 };
 
 inline const Text& text_of(const Value& string) { return string.as<StringRep>().text; }
@@ -204,7 +223,7 @@ bool equal(Budget& budget, const Value& a, const Value& b);
 // Returns a negative number, 0 or a positive one. Throws Failure for values without an order.
 int compare(Budget& budget, const Value& a, const Value& b);
 // Returns whether Python could hash it, so that it may be a key.
-bool hashes(const Value& v);
+bool hashes(Budget& budget, const Value& v);
 
 // Return or append Python's repr() of a float, and str() and repr() of any value, with marked bytes.
 std::string float_repr(double value);

@@ -17,6 +17,8 @@ std::optional<std::string> rendered(const ChatTemplate& chat, std::span<const Me
     std::string text;
     for (const Piece& piece : chat.render(messages, asks)) text += piece.text;
     return text;
+  } catch (const JinjaLimitError&) {
+    throw;
   } catch (const UserError&) {  // the template refuses such a conversation
     return std::nullopt;
   }
@@ -47,7 +49,7 @@ std::optional<std::string> between(const std::string& text, std::string_view fir
 
 // Holds what stands around the parts of a conversation.
 struct Forms {
-  bool takes_system = false;
+  OllamaTemplate::System system = OllamaTemplate::System::Refused;
   std::string before_system, after_system, without_system;  // up to the first question
   std::string before_question, before_reply, after_reply;
 
@@ -77,10 +79,11 @@ std::optional<Forms> find_forms(const ChatTemplate& chat) {
   if (!start->ends_with(forms.before_question)) return std::nullopt;
   forms.without_system = start->substr(0, start->size() - forms.before_question.size());
   const auto with_system = rendered(chat, conversation(true, {kQuestion}));
+  if (with_system) forms.system = OllamaTemplate::System::LeftOut;
   const auto before = with_system ? between(*with_system, "", kSystem) : std::nullopt;
   const auto after = with_system ? between(*with_system, kSystem, kQuestion) : std::nullopt;
   if (!before || !after || !after->ends_with(forms.before_question)) return forms;
-  forms.takes_system = true;
+  forms.system = OllamaTemplate::System::Taken;
   forms.before_system = *before;
   forms.after_system = after->substr(0, after->size() - forms.before_question.size());
   return forms;
@@ -88,7 +91,7 @@ std::optional<Forms> find_forms(const ChatTemplate& chat) {
 
 bool holds(const ChatTemplate& chat, const Forms& forms) {
   for (const bool system : {false, true}) {
-    if (system && !forms.takes_system) continue;
+    if (system && forms.system != OllamaTemplate::System::Taken) continue;
     for (const auto& messages : {conversation(system, {kQuestion}), conversation(system, {kQuestion, kReply, kSecond}),
                                  conversation(system, {kQuestion, kReply, kSecond, kSecondReply, kThird})})
       if (rendered(chat, messages) != forms.compose(messages)) return false;
@@ -102,8 +105,12 @@ void leave_out(std::string& text, std::string_view start) {
 
 }  // namespace
 
-std::optional<std::string> ollama_template(const ChatTemplate& chat, std::string_view bos) {
+std::optional<OllamaTemplate> ollama_template(const ChatTemplate& chat, std::string_view bos) {
   std::optional<Forms> forms = find_forms(chat);
+  if (forms && forms->system == OllamaTemplate::System::Taken && !holds(chat, *forms)) {
+    // Longer conversations may have the system text elsewhere.
+    forms->system = OllamaTemplate::System::LeftOut;
+  }
   if (!forms || !holds(chat, *forms)) return std::nullopt;
   leave_out(forms->before_system, bos);
   leave_out(forms->without_system, bos);
@@ -112,14 +119,14 @@ std::optional<std::string> ollama_template(const ChatTemplate& chat, std::string
     for (const char* mark : {"{{", "}}", "\"\"\""})
       if (text->find(mark) != text->npos) return std::nullopt;
   std::string text = forms->without_system;
-  if (forms->takes_system)
+  if (forms->system == OllamaTemplate::System::Taken)
     text = fmt::format("{{{{ if .System }}}}{}{{{{ .System }}}}{}{{{{ else }}}}{}{{{{ end }}}}", forms->before_system,
                        forms->after_system, forms->without_system);
   text += fmt::format(
       "{{{{ range .Messages }}}}{{{{ if eq .Role \"user\" }}}}{}{{{{ .Content }}}}{}"
       "{{{{ else if eq .Role \"assistant\" }}}}{{{{ .Content }}}}{}{{{{ end }}}}{{{{ end }}}}",
       forms->before_question, forms->before_reply, forms->after_reply);
-  return text;
+  return OllamaTemplate{std::move(text), forms->system};
 }
 
 std::string write_modelfile(const Modelfile& modelfile) {

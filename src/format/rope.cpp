@@ -50,8 +50,9 @@ void parse_yarn(const JsonObject& rope, RopeParameters& out) {
   if (out.beta_fast < out.beta_slow) rope.fail("beta_fast", fmt::format("at least beta_slow, {}", out.beta_slow));
   out.truncate = rope.boolean("truncate", true);
   const double weight = rope.number("mscale", 0, kMaxFactor, 0), all = rope.number("mscale_all_dim", 0, kMaxFactor, 0);
-  const double usual = weight > 0 && all > 0 ? yarn_magnitude(out.factor, weight) / yarn_magnitude(out.factor, all)
-                                             : yarn_magnitude(out.factor);
+  const double usual = weight > 0 && all > 0
+                           ? yarn_attention_factor(out.factor, weight) / yarn_attention_factor(out.factor, all)
+                           : yarn_attention_factor(out.factor);
   out.attention_factor = rope.number("attention_factor", 0, kMaxFactor, usual);
 }
 
@@ -77,7 +78,9 @@ std::string_view name(RopeType type) {
   return std::ranges::find(kTypes, type, &std::pair<std::string_view, RopeType>::second)->first;
 }
 
-double yarn_magnitude(double scale, double weight) { return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1; }
+double yarn_attention_factor(double scale, double weight) {
+  return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1;
+}
 
 bool has_rope_by_layers(const JsonObject& config) {
   if (!config.has("rope_parameters")) return false;

@@ -43,7 +43,7 @@ struct RopeDefaults {
 };
 
 // Returns the factor of cos and sin by which Yarn makes attention sharper: 0.1 weight ln(scale) + 1.
-double yarn_magnitude(double scale, double weight = 1);
+double yarn_attention_factor(double scale, double weight = 1);
 
 // Returns the type as configurations spell it: "default", "llama3".
 std::string_view name(RopeType type);

@@ -200,6 +200,10 @@ std::vector<Sample> samples(DType t, int64_t rows) {
   std::vector<Sample> list{
       {RmsNorm{1e-5f}, OperandList().r(t, x).r(t, {cols}).w(t, x).w(f32, {rows})},
       {RmsNormBackward{.accumulate = true}, OperandList().r(t, x).r(t, x).r(t, {cols}).r(f32, {rows}).rw(t, x)},
+      {LayerNorm{1e-5f, false, true}, OperandList().r(t, x).r(t, {cols}).r(t, {cols}).w(t, x).w(f32, {2, rows})},
+      {LayerNormBackward{.accumulate = true}, OperandList().r(t, x).r(t, x).r(t, {cols}).r(f32, {2, rows}).rw(t, x)},
+      {Activate{Activation::ReluSquared}, OperandList().r(t, x).w(t, x)},
+      {ActivateBackward{false, Activation::ReluSquared}, OperandList().r(t, x).r(t, x).w(t, x)},
       {SwiGlu{}, OperandList().r(t, wide).w(t, x)},
       {SwiGluBackward{}, OperandList().r(t, x).r(t, wide).w(t, wide)},
       {Rope{64}, OperandList().rw(t, x).r(i32, {rows}).r(f32, {512, 64})},

@@ -9,7 +9,7 @@
 namespace snug {
 
 enum class ActivationClass : uint8_t {
-  LayerInput,       // a layer's input, which is the output of the layer before; never recomputed
+  LayerBoundary,    // a layer's input, which is the output of the layer before; never recomputed
   Attention,        // queries, keys and values; the attention's result and row sums
   Residual,         // between attention and MLP
   Mlp,              // gate and up
@@ -19,7 +19,7 @@ enum class ActivationClass : uint8_t {
 };
 
 // Lists the classes of which a policy decides, in the order of plans.
-inline constexpr std::array kPlannedClasses{ActivationClass::LayerInput, ActivationClass::Attention,
+inline constexpr std::array kPlannedClasses{ActivationClass::LayerBoundary, ActivationClass::Attention,
                                             ActivationClass::Residual, ActivationClass::Mlp, ActivationClass::Adapter};
 // Returns the name of one of the planned classes, such as "input".
 constexpr std::string_view name(ActivationClass kind) {

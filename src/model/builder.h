@@ -84,7 +84,7 @@ class Builder {
   // Returns the embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. A pass that
   // trains gives its `batch`; without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
-  // Returns the normed rows of x, plus the addend if there is one.
+  // Returns the normed rows of x, by RMSNorm or LayerNorm, plus the addend if there is one.
   Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
                  std::optional<Value> addend = std::nullopt);
   // Returns the heads of queries and of keys, each normed by itself; the two results lie side by side.
@@ -94,7 +94,9 @@ class Builder {
   // Returns factor x + addend.
   Value scaled_sum(Value x, double factor, Value addend, ActivationClass kind);
   // Returns activation(gate) up, where gate and up lie side by side.
-  Value swiglu(Value gate_up, GateActivation activation = GateActivation::Silu);
+  Value swiglu(Value gate_up, Activation activation = Activation::Silu);
+  // Returns activation(x).
+  Value activate(Value x, Activation activation);
   // Rotates heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
   // Returns the attention's result. `scale` and `cap` are those of scores, `longest` is how many tokens the longest

@@ -10,11 +10,11 @@ namespace {
 // is of class `branch`.
 Value add_branch(Builder& b, const LayerSpec& spec, Value inner, const Linear& last, const Norm& norm,
                  ActivationClass branch, ActivationClass sum, Value x) {
-  check(norm.gain == kNoParam || spec.branch_factor == 1, "a branch that is normed has a factor, {}",
-        spec.branch_factor);
+  check(norm.gain == kNoParam || spec.residual_multiplier == 1, "a branch that is normed has a factor, {}",
+        spec.residual_multiplier);
   if (norm.gain != kNoParam) return b.rms_norm(b.linear(inner, last, branch), norm, sum, x);
-  if (spec.branch_factor == 1) return b.linear(inner, last, sum, x);
-  return b.scaled_sum(b.linear(inner, last, ActivationClass::AlwaysRecompute), spec.branch_factor, x, sum);
+  if (spec.residual_multiplier == 1) return b.linear(inner, last, sum, x);
+  return b.scaled_sum(b.linear(inner, last, ActivationClass::AlwaysRecompute), spec.residual_multiplier, x, sum);
 }
 
 }  // namespace
@@ -37,9 +37,10 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
                                   context.longest_document, spec.window);
   const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
                              ActivationClass::Residual, x);
-  const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
-  return add_branch(b, spec, b.swiglu(gate_up, spec.gate), params.down, params.mlp_post_norm, ActivationClass::Mlp,
-                    ActivationClass::LayerInput, r);
+  const Value up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
+  const Value h = spec.gated ? b.swiglu(up, spec.gate) : b.activate(up, spec.gate);
+  return add_branch(b, spec, h, params.down, params.mlp_post_norm, ActivationClass::Mlp, ActivationClass::LayerBoundary,
+                    r);
 }
 
 }  // namespace snug

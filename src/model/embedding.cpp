@@ -42,7 +42,7 @@ Value Builder::embedding(const Operand& ids, ParamId table, double factor, const
   auto rounded = static_cast<float>(factor);
   if (compute_ == DType::BF16) rounded = static_cast<float>(BFloat16(rounded));
   return record(std::make_unique<EmbeddingNode>(ids, table, rounded, batch), {},
-                {{"embedding", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::LayerInput}});
+                {{"embedding", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::LayerBoundary}});
 }
 
 }  // namespace snug

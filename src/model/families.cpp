@@ -15,7 +15,9 @@ ModelSpec llama_decoder(const HfConfig& config) {
       .o = {{{"self_attn.o_proj", hidden}}, queries},
       .gate_up = {{{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, hidden},
       .down = {{{"mlp.down_proj", hidden}}, ffn},
-      .gate = config.gelu ? GateActivation::GeluTanh : GateActivation::Silu};
+      .gate = config.gelu           ? Activation::GeluTanh
+              : config.relu_squared ? Activation::ReluSquared
+                                    : Activation::Silu};
   return {.architecture = config.architecture,
           .hidden = hidden,
           .vocabulary = config.vocabulary,
@@ -35,6 +37,26 @@ void add_biases(ModelSpec& model, const JsonObject& json) {
     layer.qkv.bias = layer.o.bias = attention;
     layer.gate_up.bias = layer.down.bias = mlp;
   }
+}
+
+void leave_out_gates(ModelSpec& model) {
+  for (LayerSpec& layer : model.layers) {
+    layer.gated = false;
+    layer.gate_up.parts = {{"mlp.up_proj", layer.down.in}};
+  }
+}
+
+void become_layer_normed(ModelSpec& model, bool plus_one) {
+  const auto change = [&](NormSpec& norm) {
+    norm.kind = NormKind::Layer;
+    norm.plus_one = plus_one;
+    norm.bias = norm.weight.substr(0, norm.weight.rfind('.')) + ".bias";
+  };
+  for (LayerSpec& layer : model.layers) {
+    change(layer.attention_norm);
+    change(layer.mlp_norm);
+  }
+  change(model.final_norm);
 }
 
 HfFamily gemma_names(std::string_view model_type, std::string_view architecture, int64_t kv_heads,

@@ -28,6 +28,13 @@ ModelSpec llama_decoder(const HfConfig& config);
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
+// Takes the gate from every layer's MLP: down(activation(up(x))).
+void leave_out_gates(ModelSpec& model);
+
+// Makes LayerNorms with biases of the norms before attention, before the MLP and of the end; with `plus_one` their
+// gains are 1 + the weight.
+void become_layer_normed(ModelSpec& model, bool plus_one);
+
 // Returns the names and defaults of Gemma and its successors, which read `own_keys` besides attention_bias.
 HfFamily gemma_names(std::string_view model_type, std::string_view architecture, int64_t kv_heads,
                      std::vector<std::string_view> own_keys = {});

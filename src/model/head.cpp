@@ -20,9 +20,9 @@ Normed norm_of_rows(Builder& b, Value x, const HeadParams& head, const Operand& 
   const Operand input = read(b.use(x));
   const Shape shape{which.shape.count(), input.shape.cols()};
   Normed n{e.tensor("rows", b.compute(), shape), e.tensor("norm", b.compute(), shape),
-           e.tensor("rstd", DType::F32, {shape.rows()})};
+           e.tensor("rstd", DType::F32, moments_shape(head.norm, shape.rows()))};
   e.op("gather_rows", GatherRows{}, {input, read(which), write(n.rows)});
-  norm_forward(b, "rms_norm", head.norm, n.rows, n.normed, n.rstd);
+  norm_forward(b, name(head.norm.kind), head.norm, n.rows, n.normed, n.rstd);
   return n;
 }
 
@@ -81,9 +81,7 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
-  norm_backward(
-      b, {.accumulate = false}, head.norm,
-      {read(dnormed), read(n.rows), read(b.placement().weight(head.norm.gain, 1)), read(n.rstd), write(drows)});
+  norm_backward(b, {}, head.norm, read(dnormed), n.rows, n.rstd, write(drows));
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x)});
 }
 

@@ -98,7 +98,7 @@ Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::
                 {{linear.site + ".xa",
                   {rows, linear.lora.columns()},
                   compute_,
-                  kind == ActivationClass::LayerInput ? ActivationClass::Tiny : ActivationClass::Adapter}});
+                  kind == ActivationClass::LayerBoundary ? ActivationClass::Tiny : ActivationClass::Adapter}});
   }
   if (addend) inputs.push_back(*addend);
   return record(std::make_unique<LinearNode>(linear, x, addend, dropped, xa), std::move(inputs),

@@ -34,7 +34,7 @@ class LinearNode : public Node {
 
   bool fuses_with_swiglu() const { return linear_.bias == kNoParam && !addend_ && linear_.lora.even(); }
   // Makes the product a SwiGluGemm, which the SwiGLU's node emits in the forward.
-  void become_gated(GateActivation activation) { gated_ = activation; }
+  void become_gated(Activation activation) { gated_ = activation; }
   // Emits the product and, into h, SwiGLU of its result; without h it emits the product alone, with equal bits.
   void compute_gated(Builder& b, const Operand& gate_up, const std::optional<Operand>& h);
   // Makes this node allocate x's gradient and leave the writing to the node that produces x.
@@ -60,7 +60,7 @@ class LinearNode : public Node {
   const Linear& linear_;
   Value x_;
   std::optional<Value> addend_, dropped_, xa_;
-  std::optional<GateActivation> gated_;
+  std::optional<Activation> gated_;
   bool input_gradient_left_ = false;
   std::optional<Operand> dxa_;
 };

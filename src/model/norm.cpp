@@ -6,14 +6,19 @@
 namespace snug {
 namespace {
 
-// Computes the norm of rows; its outputs are the norm, with the addend, and the factors of its rows.
+bool norm_trains(const Builder& b, const Norm& norm) {
+  return b.trainable(norm.gain) || (norm.bias != kNoParam && b.trainable(norm.bias));
+}
+
+// Computes the norm of rows; its outputs are the norm, with the addend, and the moments of its rows.
 class RmsNormNode : public Node {
  public:
   RmsNormNode(const Norm& norm, std::optional<Value> addend) : norm_(norm), addend_(addend) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    norm_forward(b, "rms_norm", norm_, b.use(inputs[0]), outputs[0], outputs[1]);
-    if (addend_) b.emitter().op("rms_norm.addend", Accumulate{}, {read(b.use(*addend_)), update(outputs[0])});
+    const std::string site(name(norm_.kind));
+    norm_forward(b, site, norm_, b.use(inputs[0]), outputs[0], outputs[1]);
+    if (addend_) b.emitter().op(site + ".addend", Accumulate{}, {read(b.use(*addend_)), update(outputs[0])});
   }
 
   void backward(Builder& b) override {
@@ -21,7 +26,7 @@ class RmsNormNode : public Node {
     if (addend_) b.pass_gradient(outputs[0], *addend_);
   }
 
-  bool trains(const Builder& b) const override { return b.trainable(norm_.gain); }
+  bool trains(const Builder& b) const override { return norm_trains(b, norm_); }
   bool restores() const override { return !addend_; }
 
  private:
@@ -31,9 +36,8 @@ class RmsNormNode : public Node {
     const Operand dx = b.gradient_to_add(x);
     const bool restored = restores() && b.awaited(y);
     const Operand dy = restored ? b.gradient_in_place(y) : b.gradient(y);
-    const Operand input = read(b.use(x)), gain = read(b.placement().weight(norm_.gain, 1)),
-                  rstd = read(b.use(outputs[1]));
-    norm_backward(b, {.accumulate = accumulate, .restore = restored}, norm_, {dy, input, gain, rstd, dx});
+    const Operand input = b.use(x);
+    norm_backward(b, {.accumulate = accumulate, .restore = restored}, norm_, dy, input, b.use(outputs[1]), dx);
     if (restored) b.set_current(y, dy);
   }
 
@@ -41,7 +45,7 @@ class RmsNormNode : public Node {
   std::optional<Value> addend_;
 };
 
-// Computes the norms of heads; its outputs are queries and keys side by side, and the factors of their heads.
+// Computes the norms of heads; its outputs are queries and keys side by side, and the moments of their heads.
 class HeadNormsNode : public Node {
  public:
   HeadNormsNode(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm)
@@ -56,14 +60,13 @@ class HeadNormsNode : public Node {
     const Operand dy = b.gradient(outputs[0]);
     for (size_t i = 0; i < halves_.size(); i++) {
       const auto& [x, norm, begin] = halves_[i];
-      norm_backward(b, {}, norm,
-                    {halves_[i].of(dy), b.use(x), read(b.placement().weight(norm.gain, 1)), read(b.use(outputs[1 + i])),
-                     b.gradient_of_columns(x)});
+      const Operand input = b.use(x);
+      norm_backward(b, {}, norm, halves_[i].of(dy), input, b.use(outputs[1 + i]), b.gradient_of_columns(x));
     }
   }
 
   bool trains(const Builder& b) const override {
-    return std::ranges::any_of(halves_, [&](const Half& half) { return b.trainable(half.norm.gain); });
+    return std::ranges::any_of(halves_, [&](const Half& half) { return norm_trains(b, half.norm); });
   }
 
  private:
@@ -81,10 +84,11 @@ class HeadNormsNode : public Node {
 std::pair<View, View> Builder::head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm) {
   const int64_t dim = table_[q_norm.gain].shape.count(), rows = shape(q.value).rows();
   const int64_t queries = q.end - q.begin, keys = k.end - k.begin;
+  constexpr ActivationClass tiny = ActivationClass::Tiny;
   const Value normed = record(std::make_unique<HeadNormsNode>(q, q_norm, k, k_norm), {q.value, k.value},
                               {{"qk", {rows, queries + keys}, compute_, ActivationClass::AlwaysRecompute},
-                               {"q_rstd", {rows * queries / dim}, DType::F32, ActivationClass::Tiny},
-                               {"k_rstd", {rows * keys / dim}, DType::F32, ActivationClass::Tiny}});
+                               {"q_rstd", moments_shape(q_norm, rows * queries / dim), DType::F32, tiny},
+                               {"k_rstd", moments_shape(k_norm, rows * keys / dim), DType::F32, tiny}});
   return {{normed, 0, queries}, {normed, queries, queries + keys}};
 }
 
@@ -92,22 +96,56 @@ Value Builder::rms_norm(Value x, const Norm& norm, ActivationClass kind, std::op
   std::vector<Value> inputs{x};
   if (addend) inputs.push_back(*addend);
   return record(std::make_unique<RmsNormNode>(norm, addend), std::move(inputs),
-                {{"norm", shape(x), compute_, kind}, {"rstd", {shape(x).rows()}, DType::F32, ActivationClass::Tiny}});
+                {{"norm", shape(x), compute_, kind},
+                 {"rstd", moments_shape(norm, shape(x).rows()), DType::F32, ActivationClass::Tiny}});
+}
+
+Shape moments_shape(const Norm& norm, int64_t rows) {
+  return norm.kind == NormKind::Rms ? Shape{rows} : Shape{2, rows};
 }
 
 void norm_forward(Builder& b, std::string_view what, const Norm& norm, const Operand& x, const Operand& y,
-                  const Operand& rstd) {
-  b.emitter().op(what, RmsNorm{static_cast<float>(norm.epsilon), norm.plus_one},
-                 {read(x), read(b.placement().weight(norm.gain, 1)), write(y), write(rstd)});
+                  const Operand& moments) {
+  const auto epsilon = static_cast<float>(norm.epsilon);
+  const Operand gain = read(b.placement().weight(norm.gain, 1));
+  if (norm.kind == NormKind::Rms)
+    return static_cast<void>(
+        b.emitter().op(what, RmsNorm{epsilon, norm.plus_one}, {read(x), gain, write(y), write(moments)}));
+  std::vector<Operand> operands{read(x), gain};
+  const bool bias = norm.bias != kNoParam;
+  if (bias) operands.push_back(read(b.placement().weight(norm.bias, 1)));
+  operands.insert(operands.end(), {write(y), write(moments)});
+  b.emitter().op(what, LayerNorm{epsilon, norm.plus_one, bias}, operands);
 }
 
-void norm_backward(Builder& b, RmsNormBackward op, const Norm& norm, std::vector<Operand> operands) {
-  op.plus_one = norm.plus_one;
-  op.gain_gradient = b.trainable(norm.gain);
-  if (!op.gain_gradient) return static_cast<void>(b.emitter().op("rms_norm.backward", op, operands));
+void norm_backward(Builder& b, NormBackward attributes, const Norm& norm, const Operand& dy, const Operand& x,
+                   const Operand& moments, const Operand& dx) {
+  const bool rms = norm.kind == NormKind::Rms, biased = norm.bias != kNoParam;
+  const bool gain = b.trainable(norm.gain), bias = biased && b.trainable(norm.bias);
+  std::vector<Operand> operands{dy, read(x), read(b.placement().weight(norm.gain, 1))};
+  const bool bias_read = biased && attributes.restore;
+  if (bias_read) operands.push_back(read(b.placement().weight(norm.bias, 1)));
+  operands.insert(operands.end(), {read(moments), dx});
+  const std::string site = std::string(name(norm.kind)) + ".backward";
+  const auto emit = [&] {
+    if (rms)
+      b.emitter().op(site, RmsNormBackward{attributes.accumulate, gain, attributes.restore, norm.plus_one}, operands);
+    else
+      b.emitter().op(site,
+                     LayerNormBackward{attributes.accumulate, gain, bias, attributes.restore, norm.plus_one, bias_read},
+                     operands);
+  };
+  const auto with_bias = [&] {
+    if (!bias) return emit();
+    b.write_gradient(norm.bias, 1, [&](const Operand& dbias) {
+      operands.push_back(write(dbias));
+      emit();
+    });
+  };
+  if (!gain) return with_bias();
   b.write_gradient(norm.gain, 1, [&](const Operand& dgain) {
     operands.push_back(write(dgain));
-    b.emitter().op("rms_norm.backward", op, operands);
+    with_bias();
   });
 }
 

@@ -1,14 +1,24 @@
-// Emits norms and their gradients.
+// Emits RMSNorm and LayerNorm, and their gradients.
 #pragma once
 
 #include "model/builder.h"
 
 namespace snug {
 
-// Emits the norm of x into y, and the factors of its rows or heads into rstd.
+// Returns the shape of what a norm keeps of so many rows or heads for its backward: RMSNorm keeps their factors,
+// LayerNorm their means too.
+Shape moments_shape(const Norm& norm, int64_t rows);
+
+// Emits the norm of x into y, and the moments of its rows or heads.
 void norm_forward(Builder& b, std::string_view what, const Norm& norm, const Operand& x, const Operand& y,
-                  const Operand& rstd);
-// Emits an op with these operands and, where the gain is trained, the gain's gradient behind them.
-void norm_backward(Builder& b, RmsNormBackward op, const Norm& norm, std::vector<Operand> operands);
+                  const Operand& moments);
+
+// Says whether a norm's gradient is added to dx and whether x is restored, as the op's attributes do.
+struct NormBackward {
+  bool accumulate = false, restore = false;
+};
+// Emits the gradient: dy and dx as the attributes have them, and gradients of gain and bias where they are trained.
+void norm_backward(Builder& b, NormBackward attributes, const Norm& norm, const Operand& dy, const Operand& x,
+                   const Operand& moments, const Operand& dx);
 
 }  // namespace snug

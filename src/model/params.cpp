@@ -50,7 +50,9 @@ class TableBuilder {
     if (spec.weight.empty()) return {};
     const ParamId gain = add(prefix + spec.weight, {elements}, false, false);
     table_.params.back().initial = spec.plus_one ? 0.0f : 1.0f;
-    return {gain, spec.epsilon, spec.plus_one};
+    check(spec.bias.empty() || spec.kind == NormKind::Layer, "'{}' is the bias of an RMSNorm", spec.bias);
+    const ParamId bias = spec.bias.empty() ? kNoParam : add(prefix + spec.bias, {elements}, false, false);
+    return {gain, spec.epsilon, spec.plus_one, spec.kind, bias};
   }
 
   LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {
@@ -63,7 +65,7 @@ class TableBuilder {
     layer.o = linear(prefix, "o", spec.o);
     layer.attention_post_norm = norm(prefix, spec.attention_post_norm, model_.hidden);
     layer.mlp_norm = norm(prefix, spec.mlp_norm, model_.hidden);
-    layer.gate_up = linear(prefix, "gate_up", spec.gate_up);
+    layer.gate_up = linear(prefix, spec.gated ? "gate_up" : "up", spec.gate_up);
     layer.down = linear(prefix, "down", spec.down);
     layer.mlp_post_norm = norm(prefix, spec.mlp_post_norm, model_.hidden);
     return layer;

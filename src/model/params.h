@@ -66,6 +66,8 @@ struct Norm {
   ParamId gain = kNoParam;
   double epsilon = 0;
   bool plus_one = false;
+  NormKind kind = NormKind::Rms;
+  ParamId bias = kNoParam;
 };
 
 // Names a layer's parameters; its LayerSpec says the rest.

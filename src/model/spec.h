@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/rope.h"
@@ -11,11 +12,16 @@
 
 namespace snug {
 
+enum class NormKind : uint8_t { Rms, Layer };  // the ops RmsNorm and LayerNorm
+inline std::string_view name(NormKind kind) { return kind == NormKind::Rms ? "rms_norm" : "layer_norm"; }
+
 // Describes a norm. Names of tensors are those of the model's files; within a layer they follow the layer's prefix.
 struct NormSpec {
   std::string weight;  // "input_layernorm.weight"
   double epsilon = 0;
   bool plus_one = false;  // the gain is 1 + the weight
+  NormKind kind = NormKind::Rms;
+  std::string bias{};  // of LayerNorm: "input_layernorm.bias"; empty: none
 };
 
 // Describes one linear of the model.
@@ -35,7 +41,7 @@ struct LinearSpec {
   bool bias = false;
 };
 
-// Describes a decoder layer: normed attention, then a normed MLP with a gate, each added to the residual stream.
+// Describes a decoder layer: normed attention, then a normed MLP, each added to the residual stream.
 struct LayerSpec {
   NormSpec attention_norm, mlp_norm;
   HeadShape heads;                // kv_heads divides heads; heads * dim need not be the model's width
@@ -46,10 +52,11 @@ struct LayerSpec {
   NormSpec query_norm{}, key_norm{};                // norm each head by itself, before rope; without a weight: none
   double attention_scale = 0;                       // of scores; 0: 1 / sqrt(heads.dim)
   double attention_cap = 0;                         // scores s become cap tanh(s / cap); 0: they stay
-  double branch_factor = 1;                         // times what attention and the MLP add to the residual stream
+  double residual_multiplier = 1;                   // times what attention and the MLP add to the residual stream
   NormSpec attention_post_norm{}, mlp_post_norm{};  // norm what the two add; without a weight: none
-  GateActivation gate = GateActivation::Silu;
-  bool local_rope = false;  // whether the rotary embedding is the model's local one
+  Activation gate = Activation::Silu;               // of the MLP's gate or, where it has none, of all of it
+  bool local_rope = false;                          // whether the rotary embedding is the model's local one
+  bool gated = true;                                // whether the MLP has a gate: gate_up is gate and up, else up alone
 };
 
 struct ModelSpec {

@@ -8,10 +8,12 @@ namespace snug {
 
 template <RecordOf<NormSpec> R, class Visit>
 void visit_fields(R& norm, Visit&& visit) {
-  auto& [weight, epsilon, plus_one] = norm;
+  auto& [weight, epsilon, plus_one, kind, bias] = norm;
   visit("weight", weight);
   visit("epsilon", epsilon);
   visit("plus_one", plus_one);
+  visit("kind", kind);
+  visit("bias", bias);
 }
 
 template <RecordOf<LinearPart> R, class Visit>
@@ -60,7 +62,8 @@ void visit_fields(R& rope, Visit&& visit) {
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
-         attention_scale, attention_cap, branch_factor, attention_post_norm, mlp_post_norm, gate, local_rope] = layer;
+         attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
+         gated] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -75,11 +78,12 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("key_norm", key_norm);
   visit("attention_scale", attention_scale);
   visit("attention_cap", attention_cap);
-  visit("branch_factor", branch_factor);
+  visit("branch_factor", residual_multiplier);
   visit("attention_post_norm", attention_post_norm);
   visit("mlp_post_norm", mlp_post_norm);
   visit("gate", gate);
   visit("local_rope", local_rope);
+  visit("gated", gated);
 }
 
 // Leaves out the layers, whose fields add_fields() adds one by one, and how long the model's documents were.

@@ -2,7 +2,7 @@
 
 namespace snug {
 
-Value Builder::swiglu(Value gate_up, GateActivation activation) {
+Value Builder::swiglu(Value gate_up, Activation activation) {
   const Shape wide = shape(gate_up);
   return record(std::make_unique<SwiGluNode>(activation), {gate_up},
                 {{"swiglu", {wide.rows(), wide.cols() / 2}, compute_, ActivationClass::AlwaysRecompute}});

@@ -7,7 +7,7 @@ namespace snug {
 
 class SwiGluNode : public Node {
  public:
-  explicit SwiGluNode(GateActivation activation) : activation_(activation) {}
+  explicit SwiGluNode(Activation activation) : activation_(activation) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override;
   void forward(Builder& b) override;
@@ -26,7 +26,7 @@ class SwiGluNode : public Node {
   }
 
  private:
-  GateActivation activation_;
+  Activation activation_;
   LinearNode *before_ = nullptr, *after_ = nullptr;
 };
 

@@ -147,20 +147,51 @@ struct RmsNormBackward {
   bool accumulate = false, gain_gradient = false, restore = false, plus_one = false;
 };
 
-// What a gated linear unit (Shazeer, arXiv:2002.05202) does to its gate: SiLU, as SwiGLU has it, or GELU by tanh
-// (Hendrycks and Gimpel, arXiv:1606.08415), as GeGLU in Gemma.
-enum class GateActivation : uint8_t { Silu, GeluTanh };
+// LayerNorm (Ba et al., arXiv:1607.06450): y = gain z + bias, z = (x - mean(x)) rstd, rstd = 1 / sqrt(mean((x -
+// mean(x))^2) + epsilon). `plus_one` is RmsNorm's.
+// x r [T, n], gain r [n], bias r [n] ? bias, y w [T, n], moments w [2, T] fp32: the means, then rstd. Or by heads, as
+// RmsNorm: moments [2, T k].
+struct LayerNorm {
+  float epsilon = 0;
+  bool plus_one = false, bias = false;
+};
 
-// h = activation(gate) up.   gate_up r [T, 2F] (gate columns first), h w [T, F].
+// Gradient of LayerNorm: dx = (accumulate ? dx : 0) + rstd (gain dy - mean(gain dy) - z mean(gain dy z)); dgain = sum
+// over rows of dy z; dbias = sum over rows of dy. With `restore` dy becomes y, as LayerNorm gave it, for which alone
+// the bias is read. dy r|rw [T, n], x r [T, n], gain r [n], bias r [n] ? bias, moments r [2, T] fp32, dx rw|w [T, n],
+// dgain w [n] ? gain_gradient, dbias w [n] ? bias_gradient. A norm of heads restores nothing.
+struct LayerNormBackward {
+  bool accumulate = false, gain_gradient = false, bias_gradient = false, restore = false, plus_one = false,
+       bias = false;
+};
+
+// What an MLP does between its linears, to all numbers or to its gate: SiLU x / (1 + e^-x); GELU x P(x) (Hendrycks and
+// Gimpel, arXiv:1606.08415), P the normal distribution, by tanh's approximation of it, exactly, or with 1 / (1 +
+// e^(-1.702 x)) in its place; the square of max(x, 0) (So et al., arXiv:2109.08668).
+enum class Activation : uint8_t { Silu, GeluTanh, Gelu, GeluQuick, ReluSquared };
+
+// h = activation(x).   x r [T, n], h w [T, n].
+struct Activate {
+  Activation activation = Activation::Silu;
+};
+
+// Gradient of Activate.   dh r|rw [T, n], x r [T, n], dx w [T, n]. With `restore` dh becomes h, as Activate gave it.
+struct ActivateBackward {
+  bool restore = false;
+  Activation activation = Activation::Silu;
+};
+
+// A gated linear unit (Shazeer, arXiv:2002.05202): h = activation(gate) up.   gate_up r [T, 2F] (gate columns first), h
+// w [T, F].
 struct SwiGlu {
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // Gradient of SwiGlu.   dh r|rw [T, F], gate_up r [T, 2F], dgate_up w [T, 2F]. With `restore` dh becomes h, as SwiGlu
 // gave it.
 struct SwiGluBackward {
   bool restore = false;
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // A linear without bias and the SwiGLU after it in one: gate_up is the linear's result, rounded; h is what SwiGlu makes
@@ -169,7 +200,7 @@ struct SwiGluBackward {
 struct SwiGluGemm {
   AdaptedParts parts{};  // none: no adapter
   bool result = true;
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // Gradient of a linear and the SwiGLU before it: dh = dy w (+ u v), rounded, then as SwiGluBackward. dy r [T, k], w r
@@ -177,7 +208,7 @@ struct SwiGluGemm {
 // ends as h.
 struct SwiGluGemmBackward {
   bool adapted = false, restore = false;
-  GateActivation activation = GateActivation::Silu;
+  Activation activation = Activation::Silu;
 };
 
 // sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
@@ -237,10 +268,14 @@ struct Dropout {
 // x[t] = table[ids[t]].   ids r [T] int32, table r [V, n], x w [T, n]; table and x may differ in dtype.
 struct Embedding {};
 
-// Gradient of Embedding: dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id, in order;
-// rows without tokens keep their value if accumulate, else become 0.   dx r [T, n], token_order r [T] int32: token
+// Gradient of Embedding: dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id; rows
+// without tokens keep their value if accumulate, else become 0. Up to kLongRun tokens are added in order. Of more, lane
+// l of kRunLanes adds tokens l, l + kRunLanes, ... of the run in order, then the lanes are added pairwise: l and l +
+// kRunLanes / 2, then l and l + kRunLanes / 4, and so on. So sums are the same on every backend, and work of many
+// threads.   dx r [T, n], token_order r [T] int32: token
 // indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal
 // ids; dtable rw|w [V, n].
+inline constexpr int64_t kLongRun = 256, kRunLanes = 64;
 struct EmbeddingBackward {
   bool accumulate = false;
 };
@@ -248,8 +283,14 @@ struct EmbeddingBackward {
 // y[i] = x[rows[i]], 0 where rows[i] < 0.   x r [T, n], rows r [R] int32, y w [R, n].
 struct GatherRows {};
 
-// x = 0, then x[rows[i]] = y[i] where rows[i] >= 0.   y r [R, n], rows r [R] int32 (each row at most once), x w [T, n].
-struct ScatterRows {};
+// Says what becomes of x: it is 0 where no row goes, or stays there, and where one goes it is replaced or added to.
+enum class Scatter : uint8_t { OverZeros, Replace, Add };
+
+// Where rows[i] >= 0, x[rows[i]] = (Add: x[rows[i]] +) y[i]; OverZeros: x = 0 first.   y r [R, n], rows r [R] int32
+// (each row at most once), x w [T, n], rw unless OverZeros.
+struct ScatterRows {
+  Scatter how = Scatter::OverZeros;
+};
 
 // Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with its own weight.   logits rw [n,
 // V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
@@ -421,7 +462,8 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
                            Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
                            ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
-                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
+                           LayerNorm, LayerNormBackward, Activate, ActivateBackward>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

@@ -54,6 +54,13 @@ constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilo
 constexpr auto describe(const RmsNormBackward&) {
   return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore", "plus_one");
 }
+constexpr auto describe(const LayerNorm&) { return describe_as("layer_norm", "epsilon", "plus_one", "bias"); }
+constexpr auto describe(const LayerNormBackward&) {
+  return describe_as("layer_norm_backward", "accumulate", "gain_gradient", "bias_gradient", "restore", "plus_one",
+                     "bias");
+}
+constexpr auto describe(const Activate&) { return describe_as("activate", "activation"); }
+constexpr auto describe(const ActivateBackward&) { return describe_as("activate_backward", "restore", "activation"); }
 constexpr auto describe(const SwiGlu&) { return describe_as("swiglu", "activation"); }
 constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore", "activation"); }
 constexpr auto describe(const SwiGluGemm&) { return describe_as("swiglu_gemm", "parts", "result", "activation"); }
@@ -75,7 +82,7 @@ constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "se
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
 constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
-constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
+constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows", "how"); }
 constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient", "cap"); }
 constexpr auto describe(const SoftCap&) { return describe_as("soft_cap", "cap"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
@@ -117,6 +124,9 @@ void for_each_field(const Kind& op, F&& f) {
   } else if constexpr (names.size() == 5) {
     const auto& [a, b, c, d, e] = op;
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
+  } else if constexpr (names.size() == 6) {
+    const auto& [a, b, c, d, e, g] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e), f(names[5], g);
   } else {
     static_assert(names.size() == 9, "a kind with another number of fields needs a branch here");
     const auto& [a, b, c, d, e, g, h, i, j] = op;
@@ -140,6 +150,16 @@ std::string_view name(StateFormat format) {
   return kNames[static_cast<size_t>(format)];
 }
 
+std::string_view name(Activation activation) {
+  constexpr std::array<std::string_view, 5> kNames{"silu", "gelu_tanh", "gelu", "gelu_quick", "relu_squared"};
+  return kNames[static_cast<size_t>(activation)];
+}
+
+std::string_view name(Scatter how) {
+  constexpr std::array<std::string_view, 3> kNames{"over_zeros", "replace", "add"};
+  return kNames[static_cast<size_t>(how)];
+}
+
 std::string_view name(HostJob job) {
   constexpr std::array<std::string_view, 6> kNames{"fill_batch", "fill_tokens", "take_metrics",
                                                    "take_loss",  "take_logits", "fill_header"};
@@ -156,8 +176,10 @@ std::string field_text(std::string_view field, const T& value) {
     return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
   else if constexpr (std::is_same_v<T, AdaptedParts>)
     return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
-  else if constexpr (std::is_same_v<T, GateActivation>)
-    return value == GateActivation::Silu ? "" : " gelu_tanh";
+  else if constexpr (std::is_same_v<T, Activation>)
+    return value == Activation::Silu ? "" : fmt::format(" {}", name(value));
+  else if constexpr (std::is_same_v<T, Scatter>)
+    return value == Scatter::OverZeros ? "" : fmt::format(" {}", name(value));
   else if constexpr (std::is_same_v<T, std::vector<float>>)
     return fmt::format(" {}={:.6g}", field, fmt::join(value, ","));
   else if constexpr (std::is_enum_v<T>)

@@ -110,6 +110,10 @@ Work work(const Op& op) {
           [&](const GatherRows&) {
             return Work{0, bytes(operands[1]) + 2 * bytes(operands[2])};
           },
+          [&](const ScatterRows& scatter) {
+            const double rows = bytes(operands[1]) + bytes(operands[0]) * (scatter.how == Scatter::Add ? 3 : 2);
+            return Work{0, scatter.how == Scatter::OverZeros ? all_bytes(op) : rows};
+          },
           [&](const CacheAppend&) {
             return Work{0, 2 * (bytes(operands[0]) + bytes(operands[1]))};
           },

@@ -116,7 +116,7 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
   if (kind != "granite") return;
   writer.add_f32(key("attention.scale"), spec.layers[0].attention_scale);
   writer.add_f32(key("embedding_scale"), spec.embedding_factor);
-  writer.add_f32(key("residual_scale"), spec.layers[0].branch_factor);
+  writer.add_f32(key("residual_scale"), spec.layers[0].residual_multiplier);
   writer.add_f32(key("logit_scale"), 1 / spec.logits_factor);
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 // Returns whether the attention factor follows from Yarn's formula, which llama.cpp uses as well.
 bool has_default_factor(const RopeParameters& yarn) {
-  return yarn.truncate && std::abs(yarn.attention_factor - yarn_magnitude(yarn.factor)) < 1e-6;
+  return yarn.truncate && std::abs(yarn.attention_factor - yarn_attention_factor(yarn.factor)) < 1e-6;
 }
 
 void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const std::string& source) {

@@ -1,4 +1,5 @@
-// A chat template: anything but a UserError, or a text whose marks do not cover its bytes, is a fault.
+// A chat template: anything but a UserError, or a text whose marks do not cover its bytes, is a fault. So is a
+// rendering that hangs though its steps are few.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -29,6 +30,8 @@ snug::JinjaTemplate::Variables variables() {
   mixed.append("\xff\x80\xf0", 8);  // not UTF-8
   mixed.append(" cd\n", 9);
   out.emplace_back("mixed", make_string(std::move(mixed)));
+  // What takes time by its length and no steps shows with texts that are long; they are equal, but not the same.
+  for (const char* const name : {"long", "other"}) out.emplace_back(name, make_string(Text(std::string(300'000, 'a'))));
   return out;
 }
 

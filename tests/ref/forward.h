@@ -70,6 +70,29 @@ Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& weight, double epsi
   return y;
 }
 
+// y = gain (x - mean) / sqrt(mean((x - mean)^2) + epsilon) + bias, row by row, where gain is the weight and `more`;
+// moments, if given, takes the means, then the factors.
+template <class S>
+Matrix<S> layer_norm(const Matrix<S>& x, const std::vector<S>& weight, const std::vector<S>& bias, double epsilon,
+                     double more = 0, std::vector<S>* moments = nullptr) {
+  Matrix<S> y(x.rows, x.cols);
+  std::vector<S> factors;
+  const S count = static_cast<double>(x.cols);
+  for (int64_t t = 0; t < x.rows; t++) {
+    S sum = 0, squares = 0;
+    for (int64_t i = 0; i < x.cols; i++) sum += x(t, i);
+    const S mean = sum / count;
+    for (int64_t i = 0; i < x.cols; i++) squares += (x(t, i) - mean) * (x(t, i) - mean);
+    const S r = S(1) / std::sqrt(squares / count + S(epsilon));
+    for (int64_t i = 0; i < x.cols; i++)
+      y(t, i) = (at(weight, i) + more) * ((x(t, i) - mean) * r) + (bias.empty() ? S(0) : at(bias, i));
+    if (moments) moments->push_back(mean);
+    factors.push_back(r);
+  }
+  if (moments) moments->insert(moments->end(), factors.begin(), factors.end());
+  return y;
+}
+
 // Every gain.size() values of a row by themselves.
 template <class S>
 Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, double more) {
@@ -79,15 +102,25 @@ Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, do
   return x;
 }
 
+// The normal distribution. Its derivative is known, so that a complex step needs no erf of complex numbers.
+inline double normal(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
+inline double normal_density(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
+inline std::complex<double> normal(const std::complex<double>& x) {
+  return {normal(x.real()), normal_density(x.real()) * x.imag()};
+}
+
 template <class S>
-S activated(GateActivation activation, const S& x) {
-  if (activation == GateActivation::Silu) return x / (S(1) + std::exp(-x));
+S activated(Activation activation, const S& x) {
+  if (activation == Activation::Silu) return x / (S(1) + std::exp(-x));
+  if (activation == Activation::GeluQuick) return x / (S(1) + std::exp(-1.702 * x));
+  if (activation == Activation::ReluSquared) return real_part(x) < 0 ? S(0) : S(x * x);
+  if (activation == Activation::Gelu) return x * normal(x);
   return 0.5 * x * (S(1) + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
 // activation(gate) up.   gate_up [T, 2 F], gate columns first.
 template <class S>
-Matrix<S> swiglu(const Matrix<S>& gate_up, GateActivation activation = GateActivation::Silu) {
+Matrix<S> swiglu(const Matrix<S>& gate_up, Activation activation = Activation::Silu) {
   const int64_t n = gate_up.cols / 2;
   Matrix<S> h(gate_up.rows, n);
   for (int64_t t = 0; t < h.rows; t++)
@@ -222,23 +255,27 @@ struct Block {
   std::vector<S> query_norm{}, key_norm{};                // of each of their heads, or none
   double scale = 0;                                       // of scores; 0: 1 / sqrt(dim)
   double cap = 0;                                         // of scores; 0: none
-  double branch_factor = 1;                               // of what is added to the residual stream
+  double residual_multiplier = 1;                         // of what is added to the residual stream
   std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
-  GateActivation activation = GateActivation::Silu;       // of the gate
+  Activation activation = Activation::Silu;               // of the gate
   bool local_rope = false;
-  bool rope_interleaved = false;  // neighbours turn together
+  bool rope_interleaved = false;                          // neighbours turn together
+  std::vector<S> attention_norm_bias{}, mlp_norm_bias{};  // of LayerNorms
+  bool gated = true;                                      // whether the MLP has a gate
 };
 
 template <class S>
 struct Decoder {
   HeadShape heads;
   RopeTable rope, local_rope{};
-  double epsilon = 1e-5;  // of every norm
-  double more = 0;        // beside every norm's weight
-  Matrix<S> embedding;    // [V, hidden]
+  double epsilon = 1e-5;    // of every norm
+  double more = 0;          // beside every norm's weight
+  bool layer_norm = false;  // whether norms before branches and at the end are LayerNorms
+  Matrix<S> embedding;      // [V, hidden]
   std::vector<Block<S>> blocks;
   std::vector<S> final_norm;  // [hidden]
-  Matrix<S> head;             // [V, hidden]; empty: tied to the embedding
+  std::vector<S> final_norm_bias{};
+  Matrix<S> head;  // [V, hidden]; empty: tied to the embedding
   double embedding_factor = 1, logits_factor = 1, logits_cap = 0;
 };
 
@@ -284,13 +321,21 @@ Matrix<S> scaled(Matrix<S> a, double factor) {
   return a;
 }
 
+// The norm before a branch or at the end.
+template <class S>
+Matrix<S> normed(const Decoder<S>& model, const Matrix<S>& x, const std::vector<S>& weight,
+                 const std::vector<S>& bias) {
+  return model.layer_norm ? layer_norm(x, weight, bias, model.epsilon, model.more)
+                          : rms_norm(x, weight, model.epsilon, model.more);
+}
+
 // x [T, hidden] through one block.
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
   const auto norm = [&](const Matrix<S>& from, const std::vector<S>& weight) {
     return weight.empty() ? from : rms_norm(from, weight, model.epsilon, model.more);
   };
-  const Matrix<S> n1 = norm(x, block.attention_norm);
+  const Matrix<S> n1 = normed(model, x, block.attention_norm, block.attention_norm_bias);
   Matrix<S> queries = linear(block.q, n1), keys = linear(block.k, n1);
   if (!block.query_norm.empty()) {
     queries = norm_heads(std::move(queries), block.query_norm, model.epsilon, model.more);
@@ -302,10 +347,14 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
                block.rope_interleaved);
   const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window, block.cap).out;
-  const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.branch_factor);
-  const Matrix<S> n2 = norm(r, block.mlp_norm);
-  const Matrix<S> h = swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}), block.activation);
-  return sum(r, norm(linear(block.down, h), block.mlp_post_norm), block.branch_factor);
+  const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.residual_multiplier);
+  const Matrix<S> n2 = normed(model, r, block.mlp_norm, block.mlp_norm_bias);
+  Matrix<S> h = linear(block.up, n2);
+  if (block.gated)
+    h = swiglu(beside({linear(block.gate, n2), h}), block.activation);
+  else
+    for (S& value : h.data) value = activated(block.activation, value);
+  return sum(r, norm(linear(block.down, h), block.mlp_post_norm), block.residual_multiplier);
 }
 
 // [T, V]
@@ -313,7 +362,7 @@ template <class S>
 Matrix<S> logits(const Decoder<S>& model, const Batch& batch) {
   Matrix<S> x = scaled(embedding(batch.ids, model.embedding), model.embedding_factor);
   for (const Block<S>& block : model.blocks) x = forward(model, block, x, batch);
-  x = rms_norm(x, model.final_norm, model.epsilon, model.more);
+  x = normed(model, x, model.final_norm, model.final_norm_bias);
   x = scaled(linear(x, model.head.data.empty() ? model.embedding : model.head), model.logits_factor);
   for (S& logit : x.data) logit = capped(logit, model.logits_cap);
   return x;

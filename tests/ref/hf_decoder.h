@@ -52,12 +52,14 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   model.rope = rope_table(spec.rope, turned, 1);
   model.local_rope = rope_table(spec.local_rope, turned, 1);
   model.more = spec.final_norm.plus_one;
+  model.layer_norm = spec.final_norm.kind == NormKind::Layer;
   model.epsilon = spec.final_norm.epsilon;
   model.embedding_factor = spec.embedding_factor;
   model.logits_factor = spec.logits_factor;
   model.logits_cap = spec.logits_cap;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
+  if (!spec.final_norm.bias.empty()) model.final_norm_bias = vector(spec.final_norm.bias);
   if (!spec.tied) model.head = matrix("lm_head.weight");
   for (size_t i = 0; i < spec.layers.size(); i++) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
@@ -81,13 +83,14 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
     const int64_t q = layer.heads.query_columns(), k = q + layer.heads.key_columns(), v = k + layer.heads.key_columns();
     const int64_t ffn = layer.down.in;
     const auto norm = [&](const NormSpec& of) { return of.weight.empty() ? std::vector<S>() : vector(at + of.weight); };
+    const auto bias = [&](const NormSpec& of) { return of.bias.empty() ? std::vector<S>() : vector(at + of.bias); };
     model.blocks.push_back({norm(layer.attention_norm),
                             norm(layer.mlp_norm),
                             part("self_attn.q_proj", "self_attn.qkv_proj", 0, q),
                             part("self_attn.k_proj", "self_attn.qkv_proj", q, k),
                             part("self_attn.v_proj", "self_attn.qkv_proj", k, v),
                             linear("self_attn.o_proj"),
-                            part("mlp.gate_proj", "mlp.gate_up_proj", 0, ffn),
+                            layer.gated ? part("mlp.gate_proj", "mlp.gate_up_proj", 0, ffn) : Linear<S>(),
                             part("mlp.up_proj", "mlp.gate_up_proj", ffn, 2 * ffn),
                             linear("mlp.down_proj"),
                             layer.window,
@@ -96,12 +99,15 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             norm(layer.key_norm),
                             layer.attention_scale,
                             layer.attention_cap,
-                            layer.branch_factor,
+                            layer.residual_multiplier,
                             norm(layer.attention_post_norm),
                             norm(layer.mlp_post_norm),
                             layer.gate,
                             layer.local_rope,
-                            layer.rope_interleaved});
+                            layer.rope_interleaved,
+                            bias(layer.attention_norm),
+                            bias(layer.mlp_norm),
+                            layer.gated});
   }
   return model;
 }

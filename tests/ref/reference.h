@@ -6,34 +6,11 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "ref/forward.h"
+#include "ref/layer_norm.h"
 #include "ref/quantize.h"
 #include "ref/update.h"
-#include "tensor/view.h"
 
 namespace snug::ref {
-
-// An operand's elements, as numbers: dense, whatever the view's stride.
-struct Tensor {
-  DType dtype = DType::F32;
-  Shape shape;
-  std::vector<double> values;
-
-  int64_t rows() const { return shape.rows(); }
-  int64_t cols() const { return shape.cols(); }
-  double& operator()(int64_t r, int64_t c) { return values[static_cast<size_t>(r * cols() + c)]; }
-  double operator()(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * cols() + c)]; }
-  double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
-  double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
-  int64_t index(int64_t i) const { return static_cast<int64_t>(at(values, i)); }
-
-  Matrix<double> matrix() const {
-    Matrix<double> m(rows(), cols());
-    m.data = values;
-    return m;
-  }
-  std::vector<int32_t> integers(int64_t count) const { return {values.begin(), values.begin() + count}; }
-};
 
 // Columns of several matrices, one after the other: as forward.h has queries, keys and values.
 inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
@@ -50,9 +27,15 @@ inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
 inline double cap_slope(double y, double cap) { return cap > 0 ? 1 - y / cap * (y / cap) : 1; }
 
 // The activation's derivative.
-inline double activation_slope(GateActivation activation, double x) {
+inline double activation_slope(Activation activation, double x) {
   const double s = 1 / (1 + std::exp(-x));
-  if (activation == GateActivation::Silu) return s * (1 + x * (1 - s));
+  if (activation == Activation::Silu) return s * (1 + x * (1 - s));
+  if (activation == Activation::GeluQuick) {
+    const double q = 1 / (1 + std::exp(-1.702 * x));
+    return q * (1 + 1.702 * x * (1 - q));
+  }
+  if (activation == Activation::ReluSquared) return x < 0 ? 0 : 2 * x;
+  if (activation == Activation::Gelu) return normal(x) + x * normal_density(x);
   const double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
 }
@@ -244,15 +227,16 @@ class Reference {
   void operator()(const RmsNorm& op) {
     std::vector<double> rstd;
     o_[2].values =
-        rms_norm(by_heads(o_[0]).matrix(), o_[1].values, static_cast<double>(op.epsilon), op.plus_one, &rstd).data;
+        rms_norm(by_heads(o_[0], o_[1]).matrix(), o_[1].values, static_cast<double>(op.epsilon), op.plus_one, &rstd)
+            .data;
     o_[3].values = rstd;
   }
 
   void operator()(const RmsNormBackward& op) {
-    const Tensor &rstd = o_[3], x = by_heads(o_[1]);
+    const Tensor &rstd = o_[3], x = by_heads(o_[1], o_[2]);
     Tensor gain = o_[2];
     for (double& value : gain.values) value += op.plus_one;
-    Tensor dy = by_heads(o_[0]), dx = by_heads(o_[4]);
+    Tensor dy = by_heads(o_[0], o_[2]), dx = by_heads(o_[4], o_[2]);
     if (op.gain_gradient) std::ranges::fill(o_[5].values, 0.0);
     for (int64_t t = 0; t < x.rows(); t++) {
       double mean = 0;
@@ -266,6 +250,21 @@ class Reference {
     }
     o_[0].values = dy.values;
     o_[4].values = dx.values;
+  }
+
+  void operator()(const LayerNorm& op) { layer_norm(op, o_); }
+  void operator()(const LayerNormBackward& op) { layer_norm_backward(op, o_); }
+
+  void operator()(const Activate& op) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] = activated(op.activation, o_[0].values[i]);
+  }
+
+  void operator()(const ActivateBackward& op) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) {
+      const double x = o_[1].values[i];
+      o_[2].values[i] = o_[0].values[i] * activation_slope(op.activation, x);
+      if (op.restore) o_[0].values[i] = activated(op.activation, x);
+    }
   }
 
   void operator()(const SwiGlu& op) { o_[1].values = swiglu(o_[0].matrix(), op.activation).data; }
@@ -347,10 +346,13 @@ class Reference {
       for (int64_t c = 0; c < o_[2].cols(); c++) o_[2](r, c) = o_[1][r] < 0 ? 0 : o_[0](o_[1].index(r), c);
   }
 
-  void operator()(const ScatterRows&) {
-    std::ranges::fill(o_[2].values, 0.0);
+  void operator()(const ScatterRows& op) {
+    if (op.how == Scatter::OverZeros) std::ranges::fill(o_[2].values, 0.0);
     for (int64_t r = 0; r < o_[0].rows(); r++)
-      for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) o_[2](o_[1].index(r), c) = o_[0](r, c);
+      for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) {
+        double& x = o_[2](o_[1].index(r), c);
+        x = (op.how == Scatter::Add ? x : 0) + o_[0](r, c);
+      }
   }
 
   void operator()(const SoftCap& op) {
@@ -503,12 +505,6 @@ class Reference {
   }
 
  private:
-  // A row a head of a norm's operand: as many columns as its gain has.
-  Tensor by_heads(const Tensor& x) const {
-    const int64_t n = (o_.size() == 4 ? o_[1] : o_[2]).shape.count();
-    return {x.dtype, {x.shape.count() / n, n}, x.values};
-  }
-
   // State in bf16 or 8 bits: the step in fp32, block by block.
   void rounded_adamw(const AdamW& op, Tensor& w, Tensor& m, Tensor& v) {
     const bool bit8 = op.format == StateFormat::Bit8;

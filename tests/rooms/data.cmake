@@ -1,5 +1,6 @@
 snug_test(chat_template_test ROOMS format)
 snug_test(chat_tools_test ROOMS format)
+snug_template_test(published_templates_loss_test chat_tools_test ChatTools.Published*)
 snug_test(prompt_format_test ROOMS format)
 snug_test(data_test ROOMS data)
 snug_test(shapes_test ROOMS data)

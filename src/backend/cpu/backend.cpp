@@ -36,6 +36,10 @@ struct Bind {
   Launch operator()(const Rope& a) const { return cpu::bind_rope(a, operands); }
   Launch operator()(const RmsNorm& a) const { return cpu::bind_rms_norm(a, operands); }
   Launch operator()(const RmsNormBackward& a) const { return cpu::bind_rms_norm_backward(a, operands); }
+  Launch operator()(const LayerNorm& a) const { return cpu::bind_layer_norm(a, operands); }
+  Launch operator()(const LayerNormBackward& a) const { return cpu::bind_layer_norm_backward(a, operands); }
+  Launch operator()(const Activate& a) const { return cpu::bind_activate(a, operands); }
+  Launch operator()(const ActivateBackward& a) const { return cpu::bind_activate_backward(a, operands); }
   Launch operator()(const SwiGlu& a) const { return cpu::bind_swiglu(a, operands); }
   Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
   Launch operator()(const SwiGluGemm& a) const { return one_by_one(a); }
@@ -60,7 +64,7 @@ struct Bind {
   Launch operator()(const Embedding&) const { return cpu::bind_embedding(operands); }
   Launch operator()(const EmbeddingBackward& a) const { return cpu::bind_embedding_backward(a, operands); }
   Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
-  Launch operator()(const ScatterRows&) const { return cpu::bind_scatter_rows(operands); }
+  Launch operator()(const ScatterRows& a) const { return cpu::bind_scatter_rows(a, operands); }
   Launch operator()(const CrossEntropy& a) const { return cpu::bind_cross_entropy(a, operands); }
   Launch operator()(const SoftCap& a) const { return cpu::bind_soft_cap(a, operands); }
   Launch operator()(const LossSum& a) const { return cpu::bind_loss_sum(a, operands); }

@@ -1,4 +1,5 @@
 // Picks rows by index from a table, and adds their gradients to it.
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
@@ -38,6 +39,37 @@ void add_run(const Rows<X>& dx, const int32_t* places, int64_t count, int64_t be
     for (int64_t j = 0; j < width; j++)
       store(target[first + j], (accumulate ? to_float(target[first + j]) : 0.0f) + total[j]);
   }
+}
+
+// Sets columns [begin, begin + width) of a long run's row, by lanes (program/ops.h); width is at most kLongTile.
+constexpr int64_t kLongTile = 64;
+template <class X, class D>
+void add_long_run(const Rows<X>& dx, const int32_t* places, int64_t count, int64_t begin, int64_t width,
+                  bool accumulate, D* target) {
+  float lanes[kRunLanes][kLongTile] = {};
+  for (int64_t i = 0; i < count; i++) {
+    const X* source = dx[places[i]] + begin;
+    float* const lane = lanes[i % kRunLanes];
+#pragma omp simd
+    for (int64_t j = 0; j < width; j++) lane[j] += to_float(source[j]);
+  }
+  for (int64_t half = kRunLanes / 2; half > 0; half /= 2)
+    for (int64_t l = 0; l < half; l++) {
+#pragma omp simd
+      for (int64_t j = 0; j < width; j++) lanes[l][j] += lanes[l + half][j];
+    }
+  for (int64_t j = 0; j < width; j++)
+    store(target[begin + j], (accumulate ? to_float(target[begin + j]) : 0.0f) + lanes[0][j]);
+}
+
+// Returns the long run that holds place `slot` kLongRun, if no place of a slot before it is in that run: so each long
+// run has one slot. -1 if there is none.
+int64_t run_of_slot(const int32_t* starts, int64_t segments, int64_t slot) {
+  const int64_t place = slot * kLongRun;
+  if (segments == 0 || place >= starts[segments]) return -1;
+  const int64_t run = std::upper_bound(starts, starts + segments, place) - starts - 1;
+  if (run < 0 || starts[run + 1] - starts[run] <= kLongRun || place - starts[run] >= kLongRun) return -1;
+  return run;
 }
 
 }  // namespace
@@ -84,8 +116,18 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
         const int64_t tiles = ceil_div(cols, kTile);
         share(runtime.segments * tiles, [&](int64_t i) {
           const int64_t segment = i / tiles, begin = i % tiles * kTile;
-          add_run(from, order + starts[segment], starts[segment + 1] - starts[segment], begin,
-                  std::min(cols, begin + kTile), embedding.accumulate, to[ids[segment]]);
+          const int64_t count = starts[segment + 1] - starts[segment];
+          if (count > kLongRun) return;
+          add_run(from, order + starts[segment], count, begin, std::min(cols, begin + kTile), embedding.accumulate,
+                  to[ids[segment]]);
+        });
+        const int64_t slots = tokens > kLongRun ? ceil_div(tokens, kLongRun) : 0,
+                      long_tiles = ceil_div(cols, kLongTile);
+        share(slots * long_tiles, [&](int64_t i) {
+          const int64_t run = run_of_slot(starts, runtime.segments, i / long_tiles), begin = i % long_tiles * kLongTile;
+          if (run < 0) return;
+          add_long_run(from, order + starts[run], starts[run + 1] - starts[run], begin,
+                       std::min(kLongTile, cols - begin), embedding.accumulate, to[ids[run]]);
         });
       };
     });
@@ -111,18 +153,25 @@ Launch bind_gather_rows(Operands operands) {
   });
 }
 
-Launch bind_scatter_rows(Operands operands) {
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands) {
   const TensorView y = operands.take("y", kActivation);
   const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
   const TensorView x = operands.take("x", {y.dtype});
   operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
   operands.done();
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
-    return [=, from = Rows<T>(y), to = Rows<T>(x)](const RuntimeScalars&) {
+    return [=, from = Rows<T>(y), to = Rows<T>(x), how = scatter.how](const RuntimeScalars&) {
       check_indices("scatter_rows", rows, y.rows(), x.rows(), true);
-      clear(to, x.rows(), x.cols());
+      if (how == Scatter::OverZeros) clear(to, x.rows(), x.cols());
       share_rows(y.rows(), y.cols(), [&](int64_t i) {
-        if (rows[i] >= 0) std::memcpy(to[rows[i]], from[i], static_cast<size_t>(y.cols()) * sizeof(T));
+        if (rows[i] < 0) return;
+        const T* source = from[i];
+        T* target = to[rows[i]];
+        if (how != Scatter::Add)
+          std::memcpy(target, source, static_cast<size_t>(y.cols()) * sizeof(T));
+        else
+#pragma omp simd
+          for (int64_t j = 0; j < y.cols(); j++) store(target[j], to_float(target[j]) + to_float(source[j]));
       });
     };
   });

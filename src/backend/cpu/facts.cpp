@@ -22,14 +22,20 @@ struct ScratchBytes {
   uint64_t operator()(const AttentionBackward& op) const { return cpu::attention_backward_scratch_bytes(op, operands); }
   uint64_t operator()(const CacheAppend& op) const { return cpu::cache_append_scratch_bytes(op, operands); }
   uint64_t operator()(const CachedAttention& op) const { return cpu::cached_attention_scratch_bytes(op, operands); }
-  uint64_t operator()(const RmsNormBackward& op) const {
-    check(operands.size() > 2, "rms_norm_backward: {} operands, expected 'dy', 'x' and 'gain' first", operands.size());
-    const int64_t n = operands[2].shape.count();
-    return cpu::rms_norm_backward_scratch_bytes(op, operands[0].shape.count() / std::max<int64_t>(1, n), n);
-  }
+  uint64_t operator()(const RmsNormBackward& op) const { return norm(op, cpu::rms_norm_backward_scratch_bytes); }
+  uint64_t operator()(const LayerNormBackward& op) const { return norm(op, cpu::layer_norm_backward_scratch_bytes); }
   template <class Other>
   uint64_t operator()(const Other&) const {
     return 0;
+  }
+
+ private:
+  // A row for each head.
+  template <class Backward, class Bytes>
+  uint64_t norm(const Backward& op, const Bytes& bytes) const {
+    check(operands.size() > 2, "{}: {} operands, expected 'dy', 'x' and 'gain' first", kind(op), operands.size());
+    const int64_t n = operands[2].shape.count();
+    return bytes(op, operands[0].shape.count() / std::max<int64_t>(1, n), n);
   }
 };
 

@@ -12,6 +12,12 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands);
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands);
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
 
+Launch bind_layer_norm(const LayerNorm& norm, Operands operands);
+Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands);
+uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, int64_t rows, int64_t cols);
+
+Launch bind_activate(const Activate& attrs, Operands operands);
+Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands);
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands);
 Launch bind_accumulate(Operands operands);
@@ -33,7 +39,7 @@ Launch bind_rope(const Rope& rope, Operands operands);
 Launch bind_embedding(Operands operands);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands);
 Launch bind_gather_rows(Operands operands);
-Launch bind_scatter_rows(Operands operands);
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
 Launch bind_soft_cap(const SoftCap& attrs, Operands operands);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "backend/gelu.h"
+#include "program/ops.h"
 #include "tensor/dtype.h"
 
 namespace snug::cpu {
@@ -43,14 +44,46 @@ inline float exp(float x) {
 // Returns 1 / (1 + e^-x).
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-// What a gate is multiplied by, sigmoid(z), and z's derivative: SiLU's z is x, GELU's is in backend/gelu.h.
-struct GateSigmoid {
-  float s, slope;
+// An activation (program/ops.h) and its derivative.
+struct Activated {
+  float value, slope;
 };
-template <bool kGelu>
-GateSigmoid gate_sigmoid(float x) {
-  if constexpr (!kGelu) return {sigmoid(x), 1.0f};
-  return {sigmoid(x * (kGeluLinear + kGeluCubic * x * x)), kGeluLinear + 3.0f * kGeluCubic * x * x};
+template <Activation kind>
+Activated activated(float x) {
+  // x s, s = sigmoid(z), with z's derivative.
+  const auto by_sigmoid = [x](float z, float dz) {
+    const float s = sigmoid(z);
+    return Activated{x * s, s * (1.0f + x * (1.0f - s) * dz)};
+  };
+  if constexpr (kind == Activation::Silu) return by_sigmoid(x, 1.0f);
+  if constexpr (kind == Activation::GeluQuick) return by_sigmoid(kGeluQuick * x, kGeluQuick);
+  if constexpr (kind == Activation::GeluTanh)
+    return by_sigmoid(x * (kGeluLinear + kGeluCubic * x * x), kGeluLinear + 3.0f * kGeluCubic * x * x);
+  if constexpr (kind == Activation::Gelu) {
+    const float a = std::abs(x), e = exp(-0.5f * (a * a)), tail = e * normal_tail(1.0f / (1.0f + kTailScale * a));
+    const float p = x < 0.0f ? tail : 1.0f - tail;
+    return {x * p, p + x * (kNormalDensity * e)};
+  }
+  const float r = x < 0.0f ? 0.0f : x;  // NaN stays
+  return {r * r, 2.0f * r};
+}
+
+// Calls f.template operator()<kind>() with an activation's kind.
+template <class F>
+decltype(auto) dispatch_kind(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::GeluTanh:
+      return f.template operator()<Activation::GeluTanh>();
+    case Activation::Gelu:
+      return f.template operator()<Activation::Gelu>();
+    case Activation::GeluQuick:
+      return f.template operator()<Activation::GeluQuick>();
+    case Activation::ReluSquared:
+      return f.template operator()<Activation::ReluSquared>();
+    case Activation::Silu:
+      break;
+  }
+  return f.template operator()<Activation::Silu>();
 }
 
 // Within 2^-22 of 1, so that cap tanh(x / cap) is as near as fp32 has it for x of the cap's size.

@@ -1,19 +1,51 @@
-// Computes gated linear units (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(z), SwiGLU: z = gate
-//   h = gate s up       dgate = dh up s (1 + gate (1 - s) dz/dgate)       dup = dh gate s
+// Computes activations, gated linear units (Shazeer, arXiv:2002.05202) and sums of tensors.
+//   h = activation(gate) up       dgate = dh up activation'(gate)       dup = dh activation(gate)
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
 
 namespace snug::cpu {
-namespace {
-
-// Calls f.template operator()<kGelu>().
-template <class F>
-decltype(auto) dispatch_gate(GateActivation activation, const F& f) {
-  return activation == GateActivation::GeluTanh ? f.template operator()<true>() : f.template operator()<false>();
+Launch bind_activate(const Activate& attrs, Operands operands) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView h = operands.matrix("h", {x.dtype}, x.rows(), x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_kind(attrs.activation, [&]<Activation kind>() -> Launch {
+      return [from = Rows<T>(x), to = Rows<T>(h), extent = Extent{x, h}](const RuntimeScalars&) {
+        share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+          const T* source = from[row];
+          T* target = to[row];
+#pragma omp simd
+          for (int64_t i = begin; i < end; i++) store(target[i], activated<kind>(to_float(source[i])).value);
+        });
+      };
+    });
+  });
 }
 
-}  // namespace
+Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands) {
+  const TensorView dh = operands.take("dh", kActivation);
+  const TensorView x = operands.matrix("x", {dh.dtype}, dh.rows(), dh.cols());
+  const TensorView dx = operands.matrix("dx", {dh.dtype}, dh.rows(), dh.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_kind(attrs.activation, [&]<Activation kind>() -> Launch {
+      return [gradient = Rows<T>(dh), from = Rows<T>(x), to = Rows<T>(dx), extent = Extent{dh, x, dx},
+              restore = attrs.restore](const RuntimeScalars&) {
+        share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+          const T* source = from[row];
+          T *dout = gradient[row], *target = to[row];
+#pragma omp simd
+          for (int64_t i = begin; i < end; i++) {
+            const auto [value, slope] = activated<kind>(to_float(source[i]));
+            store(target[i], to_float(dout[i]) * slope);
+            if (restore) store(dout[i], value);
+          }
+        });
+      };
+    });
+  });
+}
 
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands) {
   const TensorView gate_up = operands.take("gate_up", kActivation);
@@ -22,16 +54,13 @@ Launch bind_swiglu(const SwiGlu& swiglu, Operands operands) {
   const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
   operands.done();
   return dispatch_activation(h.dtype, [&]<class T>() {
-    return dispatch_gate(swiglu.activation, [&]<bool kGelu>() -> Launch {
+    return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
       return [=, from = Rows<T>(gate_up), to = Rows<T>(h)](const RuntimeScalars&) {
         share_rows(rows, n, [&](int64_t row) {
           const T *gate = from[row], *up = gate + n;
           T* out = to[row];
 #pragma omp simd
-          for (int64_t i = 0; i < n; i++) {
-            const float g = to_float(gate[i]);
-            store(out[i], g * gate_sigmoid<kGelu>(g).s * to_float(up[i]));
-          }
+          for (int64_t i = 0; i < n; i++) store(out[i], activated<kind>(to_float(gate[i])).value * to_float(up[i]));
         });
       };
     });
@@ -45,7 +74,7 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands) {
   const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
   operands.done();
   return dispatch_activation(dh.dtype, [&]<class T>() {
-    return dispatch_gate(swiglu.activation, [&]<bool kGelu>() -> Launch {
+    return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
       return [=, gradient = Rows<T>(dh), from = Rows<T>(gate_up), to = Rows<T>(dgate_up),
               restore = swiglu.restore](const RuntimeScalars&) {
         share_rows(rows, n, [&](int64_t row) {
@@ -53,11 +82,11 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands) {
           T *dout = gradient[row], *dgate = to[row], *dup = dgate + n;
 #pragma omp simd
           for (int64_t i = 0; i < n; i++) {
-            const float d = to_float(dout[i]), g = to_float(gate[i]), u = to_float(up[i]);
-            const auto [s, slope] = gate_sigmoid<kGelu>(g);
-            store(dgate[i], d * u * (s * (1.0f + g * (1.0f - s) * slope)));
-            store(dup[i], d * (g * s));
-            if (restore) store(dout[i], g * s * u);
+            const float d = to_float(dout[i]), u = to_float(up[i]);
+            const auto [value, slope] = activated<kind>(to_float(gate[i]));
+            store(dgate[i], d * u * slope);
+            store(dup[i], d * value);
+            if (restore) store(dout[i], value * u);
           }
         });
       };

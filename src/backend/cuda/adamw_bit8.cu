@@ -297,27 +297,32 @@ __global__ void __launch_bounds__(kBit8Threads, 1)
   update_block<false>(tables, scalars, random, place, factor, tensor, block, next);
 }
 
+// A launch takes at most this many elements, as the kernel counts in 32 bits; blocks of state are whole in each.
+constexpr int64_t kElementsPerLaunch = int64_t{1} << 30;
+static_assert(kElementsPerLaunch % kStateBlock == 0);
+
 template <class G, class W>
 Launch update(const BoundAdamW& bound) {
-  const int64_t n = bound.gradient.count();
-  constexpr int64_t kMost = INT32_MAX - kStateBlock;
-  check(n <= kMost, "adamw: {} elements with 8-bit state, expected at most {}", n, kMost);
   bool aligned = true;
   for (const TensorView& view : {bound.gradient, bound.weight, bound.m, bound.v})
     aligned = aligned && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
   check(aligned, "adamw: 8-bit state or its weights start at an address that is no multiple of 16");
   const auto fit = static_cast<unsigned>(resident_blocks(adamw_bit8_kernel<W, G>, kBit8Threads, 0));
-  const unsigned blocks = std::min(fit, blocks_of(n, kBit8Threads / 32 * kStateBlock));
-  const Bit8Tensor<W, G> tensor{bound.gradient.as<G>(),
-                                bound.weight.as<W>(),
-                                {bound.m.as<uint8_t>(), bound.v.as<uint8_t>(), bound.m_scales, bound.v_scales},
-                                static_cast<uint32_t>(n)};
   return [=](const RuntimeScalars& runtime) {
-    if (n == 0) return;
-    adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(Scalars(bound.adamw, runtime), bound.random(),
-                                                                 at_step(runtime.step, bound.adamw.first / 2),
-                                                                 bound.step, tensor);
-    check_launch("adamw");
+    const int64_t n = bound.gradient.count();
+    for (int64_t first = 0; first < n; first += kElementsPerLaunch) {
+      const int64_t count = std::min(n - first, kElementsPerLaunch), block = first / kStateBlock;
+      const Bit8Tensor<W, G> tensor{bound.gradient.as<G>() + first,
+                                    bound.weight.as<W>() + first,
+                                    {bound.m.as<uint8_t>() + first, bound.v.as<uint8_t>() + first,
+                                     bound.m_scales + block, bound.v_scales + block},
+                                    static_cast<uint32_t>(count)};
+      const unsigned blocks = std::min(fit, blocks_of(count, kBit8Threads / 32 * kStateBlock));
+      adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(
+          Scalars(bound.adamw, runtime), bound.random(), at_step(runtime.step, (bound.adamw.first + first) / 2),
+          bound.step, tensor);
+      check_launch("adamw");
+    }
   };
 }
 

@@ -187,8 +187,8 @@ const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& s
 }
 
 // Returns the kernel for heads of `dim` elements on this device.
-AttentionKernel kernel_of(DType dtype, int64_t dim, float cap, std::initializer_list<TensorView> views) {
-  const AttentionKernel kernel = attention_kernel(dtype, dim, warpgroups() ? 90 : 80, cap > 0);
+AttentionKernel kernel_of(DType dtype, int64_t dim, std::initializer_list<TensorView> views) {
+  const AttentionKernel kernel = attention_kernel(dtype, dim, warpgroups() ? 90 : 80);
   return wide(views, dim % kWide == 0 ? kWide : kWide / 2) ? kernel : AttentionKernel::ByToken;
 }
 
@@ -218,7 +218,7 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
         tokens,     heads,      attention.scale, window_of(attention.window), attention.cap};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>) {
-      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, attention.cap, {q, k, v, out});
+      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, {q, k, v, out});
       if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention(op, counters, stream);
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention(op, stream);
     }
@@ -267,7 +267,7 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
                                       attention.cap};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>) {
-      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, attention.cap, {dout, q, k, v, out, dq, dk, dv});
+      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, {dout, q, k, v, out, dq, dk, dv});
       if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention_gradient(op, counters, stream);
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention_gradient(op, stream);
     }

@@ -62,7 +62,7 @@ struct AttentionRows {
   Heads heads;
   float scale;
   int window;
-  float cap;  // of scores; 0: none, as in all kernels but those by token
+  float cap;  // of scores; 0: none
 };
 
 template <class T>

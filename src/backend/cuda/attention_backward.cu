@@ -1,7 +1,7 @@
 // Computes the gradients of attention. P = exp(scale S - lse), dP = dO V^T, dS = P (dP - delta), delta = sum of dO O:
 //   dQ = scale dS K   by blocks of queries;   dK = scale dS^T Q, dV = P^T dO   by blocks of keys, which compute P
 //   again.
-#include "backend/cuda/attention_tiles.cuh"
+#include "backend/cuda/attention_softmax.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -27,6 +27,10 @@ __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_consta
   if (lane == 0 && dim > 0) op.delta[head * op.tokens + token] = sum;
 }
 
+// A block has this many rows as stationary operand, 16 a warp; two blocks are on a multiprocessor, of which one
+// multiplies while the other computes weights.
+inline constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlockRows = 16 * kWarps;
+
 // This is the number of columns of dQ and of dK that a block sums. For the widest heads it is a part of them, as a
 // thread lacks the registers for all beside the left factors, whose products every part computes again.
 template <int D>
@@ -34,33 +38,55 @@ inline constexpr int kColumns = D > 192 ? D / 2 : D;
 template <int D>
 inline constexpr unsigned kParts = D / kColumns<D>;
 
-template <int D>
-inline constexpr int kQueryBytes = 4 * kRowsPerStepOf<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
-
-// Loads a tile's rows, 16 a warp, into registers as left factors.
-template <int D>
-__device__ void load_left_rows(Fragment (&fragments)[D / 16], const BFloat16* tile) {
-#pragma unroll
-  for (int k = 0; k < D / 16; k++) load_left<D>(fragments[k], tile, k);
+// Returns whether two blocks with this much shared memory fit on every multiprocessor: the smallest have 100 KiB, of
+// which each block takes 1 KiB and what the compiler adds.
+constexpr bool always_two(int bytes) { return 2 * (bytes + 1152) <= 100 * 1024; }
+// Returns whether two such blocks fit on a multiprocessor of this device.
+template <class Kernel>
+bool two_fit(Kernel* kernel, int bytes) {
+  return resident_blocks(kernel, kThreads, static_cast<size_t>(bytes)) >= int64_t{2} * multiprocessors();
 }
 
+// Holds the stationary operand's rows of a warp as left factors.
 template <int D>
-__global__ void __launch_bounds__(kTileThreads, 1)
-    query_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  constexpr int kRows = kRowsPerStepOf<D>;
-  auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
-  BFloat16* const values = keys + 2 * kRows * kPitch<D>;
-  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group(), dim = op.heads.dim;
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows, tokens = static_cast<int>(op.tokens);
-
-  const auto fetch_stationary = [&](BFloat16* tile, const Rows<BFloat16>& from) {
-    fetch_tile<D>(tile, from.at(first, op.heads.query(head)), from.stride, kTileRows, tokens - first, dim);
+using LeftRows = Fragment[D / 16];
+template <int D>
+__device__ void load_left_rows(LeftRows<D>& fragments, const SwizzledTile<D>& tile) {
+#pragma unroll
+  for (int k = 0; k < D / 16; k++) tile.load_left(fragments[k], static_cast<int>(threadIdx.x) / 32 * 16, k);
+}
+// Returns a left factor that lies in registers, for SwizzledTile::multiply_transposed().
+template <int D>
+__device__ auto left_in_registers(const LeftRows<D>& fragments) {
+  return [&fragments](int k, Fragment(&a)[1]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[0][i] = fragments[k][i];
   };
-  constexpr bool kBoth = 2 * kRows >= kTileRows;  // there is room for both
-  fetch_stationary(keys, op.q);
-  if constexpr (kBoth) fetch_stationary(values, op.dout);
-  commit_fetches();
+}
+
+// ---- Queries --------------------------------------------------------------------------------------------------------
+
+// This is the shared memory of steps of `keys` keys, whose number changes no bit.
+template <int D, int keys>
+inline constexpr int kQueryBytes = 4 * keys* D* static_cast<int>(sizeof(BFloat16));
+
+template <int D, int keys, bool capped>
+__global__ void __launch_bounds__(kThreads, 2)
+    query_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  using Tile = SwizzledTile<D>;
+  const Tile k_tiles{reinterpret_cast<BFloat16*>(shared_bytes)};  // two tiles each, one after the other
+  const Tile v_tiles = k_tiles.from_row(2 * keys);
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group(), dim = op.heads.dim;
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows, tokens = static_cast<int>(op.tokens);
+
+  const auto fetch_stationary = [&](const Tile& tile, const Rows<BFloat16>& from) {
+    tile.template fetch<kBlockRows, kThreads>(from.at(first, op.heads.query(head)), from.stride, tokens - first, dim);
+    commit_fetches();
+  };
+  constexpr bool kBoth = 2 * keys >= kBlockRows;  // there is room for both
+  fetch_stationary(k_tiles, op.q);
+  if constexpr (kBoth) fetch_stationary(v_tiles, op.dout);
   int row[2], begin[2];
   thread_rows(first, tokens, op.mask(documents), row, begin);
   float lse[2] = {}, delta[2] = {};
@@ -72,52 +98,70 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   }
   int least = min(begin[0], begin[1]);
   int largest = max(begin[0], begin[1]);
-  block_min_max(least, largest);
+  block_min_max<kWarps>(least, largest);
   wait_fetches<0>();
   __syncthreads();
-  Fragment queries[D / 16], gradients[D / 16];
-  load_left_rows<D>(queries, keys);
+  LeftRows<D> queries, gradients;
+  load_left_rows<D>(queries, k_tiles);
   if constexpr (!kBoth) {
     __syncthreads();
-    fetch_stationary(keys, op.dout);
-    commit_fetches();
+    fetch_stationary(k_tiles, op.dout);
     wait_fetches<0>();
     __syncthreads();
   }
-  load_left_rows<D>(gradients, kBoth ? values : keys);
+  load_left_rows<D>(gradients, kBoth ? v_tiles : k_tiles);
   __syncthreads();
 
-  const int steps = steps_over<kRows>(first, least, tokens), part = static_cast<int>(blockIdx.z) * kColumns<D>;
+  const int steps = steps_over<keys>(first, least, tokens, kBlockRows);
+  const int part = static_cast<int>(blockIdx.z) * kColumns<D>;
   const auto fetch = [&](int step) {
-    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
-    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kRows, tokens - at, dim);
-    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kRows, tokens - at, dim);
+    const int at = least + step * keys, slot = step % 2 * keys, column = op.heads.key(kv_head);
+    k_tiles.from_row(slot).template fetch<keys, kThreads>(op.k.at(at, column), op.k.stride, tokens - at, dim);
+    v_tiles.from_row(slot).template fetch<keys, kThreads>(op.v.at(at, column), op.v.stride, tokens - at, dim);
     commit_fetches();
   };
-  const float scale = op.scale * kLog2E;
-  Sum dq[kColumns<D> / 8] = {};
+  const float scale = op.scale * kLog2E, inverse = capped ? capped_inverse(op.cap) : 0.0f;
+  Sum dq[1][kColumns<D> / 8] = {};
   if (steps > 0) fetch(0);
   for (int step = 0; step < steps; step++) {
     await_step(step, steps, fetch);
-    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
-    Sum s[kRows / 8] = {}, dp[kRows / 8] = {};
-    multiply_transposed<D>(s, left_in_registers(queries), keys + offset);
-    multiply_transposed<D>(dp, left_in_registers(gradients), values + offset);
-    const bool all = at + kRows <= first && at >= largest;
+    const int at = least + step * keys, slot = step % 2 * keys;
+    Sum s[1][keys / 8] = {}, dp[1][keys / 8] = {};
+    k_tiles.from_row(slot).multiply_transposed(s, left_in_registers<D>(queries));
+    v_tiles.from_row(slot).multiply_transposed(dp, left_in_registers<D>(gradients));
+    if constexpr (capped) apply_cap(s[0], op.scale, op.cap);
+    if (at + keys > first || at < largest) apply_mask(s[0], at, row, begin);
 #pragma unroll
-    for (int n = 0; n < kRows / 8; n++)
+    for (int n = 0; n < keys / 8; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-        const bool visible = all || (key <= row[i / 2] && key >= begin[i / 2]);
-        s[n][i] = visible ? power_of_two(fmaf(s[n][i], scale, -lse[i / 2])) * (dp[n][i] - delta[i / 2]) : 0.0f;
+        const float p = power_of_two(fmaf(s[0][n][i], scale, -lse[i / 2]));
+        s[0][n][i] = p * (dp[0][n][i] - delta[i / 2]);
+        if constexpr (capped) s[0][n][i] *= cap_slope(p, lse[i / 2], inverse);
       }
-    multiply_add<D, kColumns<D>>(dq, s, keys + offset + part);
+    k_tiles.from_row(slot).template multiply_add<kColumns<D>>(dq, s, part / 8);
     __syncthreads();
   }
-  save_sums<kColumns<D>>(op.dq.at(first, op.heads.query(head) + part), op.dq.stride, tokens - first, dim - part, dq,
+  save_sums<kColumns<D>>(op.dq.at(first, op.heads.query(head) + part), op.dq.stride, tokens - first, dim - part, dq[0],
                          {op.scale, op.scale});
 }
+
+// Returns the launch in steps of `keys` keys, or of as many of those as let two blocks fit on a multiprocessor.
+template <int D, int keys, bool capped>
+AttentionLaunch query_gradient(const GradientRows& op, cudaStream_t stream) {
+  constexpr auto* kKernel = query_gradient_kernel<D, keys, capped>;
+  constexpr int kBytes = kQueryBytes<D, keys>;
+  if constexpr (keys > 16 && !always_two(kBytes))
+    if (!two_fit(kKernel, kBytes)) return query_gradient<D, keys / 2, capped>(op, stream);
+  allow_shared(kKernel, kBytes);
+  const dim3 grid(blocks_of(op.tokens, kBlockRows), static_cast<unsigned>(op.heads.heads), kParts<D>);
+  return [=](int documents) {
+    kKernel<<<grid, kThreads, kBytes, stream>>>(op, documents);
+    check_launch("attention_backward");
+  };
+}
+
+// ---- Keys and values ------------------------------------------------------------------------------------------------
 
 // Says whether the stationary operands, the block's tiles of keys and values, stay in registers, as those of wide heads
 // do, or in shared memory.
@@ -126,58 +170,53 @@ inline constexpr bool kStationaryInRegisters = D > 128;
 // This is the shared memory of steps of `rows` queries, whose number changes no bit.
 template <int D, int rows>
 inline constexpr int kKeyBytes =
-    ((kStationaryInRegisters<D> ? 0 : 2 * kTileRows) + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
+    ((kStationaryInRegisters<D> ? 0 : 2 * kBlockRows) + 4 * rows) * D* static_cast<int>(sizeof(BFloat16)) +
     4 * rows* static_cast<int>(sizeof(float));
 
 // Gives the rows of a stationary operand as left factors.
 template <int D>
 struct StationaryRows {
-  __device__ void operator()(int k, Fragment& a) const {
-    if constexpr (kStationaryInRegisters<D>)
-      left_in_registers(fragments)(k, a);
-    else
-      load_left<D>(a, tile, k);
+  // Fetches the block's rows. If they stay in registers, they come through the tile, which is free again afterwards; if
+  // not, they are there once everything that was fetched is.
+  __device__ void fetch(const Rows<BFloat16>& from, int first, int column, int tokens, int dim) {
+    tile.template fetch<kBlockRows, kThreads>(from.at(first, column), from.stride, tokens - first, dim);
+    if constexpr (kStationaryInRegisters<D>) {
+      commit_fetches();
+      wait_fetches<0>();
+      __syncthreads();
+      load_left_rows<D>(fragments, tile);
+      __syncthreads();
+    }
   }
-  const BFloat16* tile;
+  __device__ void operator()(int k, Fragment (&a)[1]) const {
+    if constexpr (kStationaryInRegisters<D>)
+      left_in_registers<D>(fragments)(k, a);
+    else
+      tile.load_left(a[0], static_cast<int>(threadIdx.x) / 32 * 16, k);
+  }
+  SwizzledTile<D> tile;
   Fragment fragments[kStationaryInRegisters<D> ? D / 16 : 1];
 };
 
-// Fetches the block's rows of a stationary operand. If they stay in registers, they come through the tile, which is
-// free again afterwards; if not, they are there once everything that was fetched is.
-template <int D>
-__device__ void fetch_stationary(StationaryRows<D>& operand, const Rows<BFloat16>& from, int first, int column,
-                                 int tokens, int dim, BFloat16* tile) {
-  operand.tile = tile;
-  fetch_tile<D>(tile, from.at(first, column), from.stride, kTileRows, tokens - first, dim);
-  if constexpr (kStationaryInRegisters<D>) {
-    commit_fetches();
-    wait_fetches<0>();
-    __syncthreads();
-    load_left_rows<D>(operand.fragments, tile);
-    __syncthreads();
-  }
-}
-
 // Computes dK, dV, or both: for wide heads there are registers for one of them.
-template <int D, int rows, bool of_keys, bool of_values>
-__global__ void __launch_bounds__(kTileThreads, 1)
+template <int D, int rows, bool capped, bool of_keys, bool of_values>
+__global__ void __launch_bounds__(kThreads, 2)
     key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  static_assert(!kStationaryInRegisters<D> || 4 * rows >= kTileRows,
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  static_assert(!kStationaryInRegisters<D> || 4 * rows >= kBlockRows,
                 "stationary rows come through the tiles of queries");
-  auto* const stationary = reinterpret_cast<BFloat16*>(shared_bytes);
-  BFloat16* const queries = stationary + (kStationaryInRegisters<D> ? 0 : 2 * kTileRows * kPitch<D>);
-  BFloat16* const gradients = queries + 2 * rows * kPitch<D>;  // two tiles each, one after the other
-  auto* const lse = reinterpret_cast<float*>(gradients + 2 * rows * kPitch<D>);
+  using Tile = SwizzledTile<D>;
+  const Tile stationary{reinterpret_cast<BFloat16*>(shared_bytes)};
+  const Tile q_tiles = stationary.from_row(kStationaryInRegisters<D> ? 0 : 2 * kBlockRows);
+  const Tile dout_tiles = q_tiles.from_row(2 * rows);  // two tiles each, one after the other
+  auto* const lse = reinterpret_cast<float*>(dout_tiles.from_row(2 * rows).data);
   float* const delta = lse + 2 * rows;
-  const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kTileRows;
+  const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kBlockRows;
   const int tokens = static_cast<int>(op.tokens), dim = op.heads.dim, column = op.heads.key(kv_head);
 
-  StationaryRows<D> keys, values;
-  fetch_stationary(keys, op.k, first, column, tokens, dim, stationary);
-  if constexpr (of_keys)
-    fetch_stationary(values, op.v, first, column, tokens, dim,
-                     stationary + (kStationaryInRegisters<D> ? 0 : kTileRows * kPitch<D>));
+  StationaryRows<D> keys{stationary}, values{stationary.from_row(kStationaryInRegisters<D> ? 0 : kBlockRows)};
+  keys.fetch(op.k, first, column, tokens, dim);
+  if constexpr (of_keys) values.fetch(op.v, first, column, tokens, dim);
   const AttentionMask mask = op.mask(documents);
   int row[2], end[2];  // ends of the queries that attend to a row; none attend to a row outside documents
 #pragma unroll
@@ -187,92 +226,86 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   }
   int least = min(end[0], end[1]);
   int last = max(end[0], end[1]);
-  block_min_max(least, last);
+  block_min_max<kWarps>(least, last);
 
   const int steps = max(0, last - first + rows - 1) / rows, all_steps = steps * op.heads.group();
   const auto fetch = [&](int i) {
-    const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * rows;
-    const int offset = i % 2 * rows * kPitch<D>;
-    fetch_tile<D>(queries + offset, op.q.at(at, op.heads.query(head)), op.q.stride, rows, tokens - at, dim);
-    fetch_tile<D>(gradients + offset, op.dout.at(at, op.heads.query(head)), op.dout.stride, rows, tokens - at, dim);
+    const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * rows, slot = i % 2 * rows;
+    const int begin = op.heads.query(head);
+    q_tiles.from_row(slot).template fetch<rows, kThreads>(op.q.at(at, begin), op.q.stride, tokens - at, dim);
+    dout_tiles.from_row(slot).template fetch<rows, kThreads>(op.dout.at(at, begin), op.dout.stride, tokens - at, dim);
     commit_fetches();
     const int t = static_cast<int>(threadIdx.x);
     if (t >= rows) return;
     const bool inside = at + t < tokens;
-    lse[i % 2 * rows + t] = inside ? *op.lse.at(head, at + t) * kLog2E : 0.0f;
-    delta[i % 2 * rows + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
+    lse[slot + t] = inside ? *op.lse.at(head, at + t) * kLog2E : 0.0f;
+    delta[slot + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
   };
-  const float scale = op.scale * kLog2E;
+  const float scale = op.scale * kLog2E, inverse = capped ? capped_inverse(op.cap) : 0.0f;
   const int part = of_values ? 0 : static_cast<int>(blockIdx.z) * kColumns<D>;
-  Sum dk[of_keys ? kColumns<D> / 8 : 1] = {}, dv[of_values ? D / 8 : 1] = {};
+  Sum dk[1][of_keys ? kColumns<D> / 8 : 1] = {}, dv[1][of_values ? D / 8 : 1] = {};
   if (all_steps > 0) fetch(0);
   for (int i = 0; i < all_steps; i++) {
     await_step(i, all_steps, fetch);
-    const int at = first + i % steps * rows, offset = i % 2 * rows * kPitch<D>;
+    const int at = first + i % steps * rows, slot = i % 2 * rows;
     // Products are transposed here: their rows are keys, their columns queries.
-    Sum p[rows / 8] = {}, dp[rows / 8] = {};
-    multiply_transposed<D>(p, keys, queries + offset);
-    if constexpr (of_keys) multiply_transposed<D>(dp, values, gradients + offset);
-    const bool all = at >= first + kTileRows && at + rows <= least;
+    Sum p[1][rows / 8] = {}, dp[1][rows / 8] = {};
+    q_tiles.from_row(slot).multiply_transposed(p, keys);
+    if constexpr (of_keys) dout_tiles.from_row(slot).multiply_transposed(dp, values);
+    if constexpr (capped) apply_cap(p[0], op.scale, op.cap);
+    if (at < first + kBlockRows || at + rows > least) apply_transposed_mask(p[0], at, row, end);
 #pragma unroll
-    for (int n = 0; n < rows / 8; n++)
+    for (int n = 0; n < rows / 8; n++) {
+      const int place = slot + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
+      const float2 lses = *reinterpret_cast<const float2*>(lse + place);
+      const float2 deltas = *reinterpret_cast<const float2*>(delta + place);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const int col = n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2, query = at + col;
-        const bool visible = all || (query >= row[j / 2] && query < end[j / 2]);
-        p[n][j] = visible ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * rows + col])) : 0.0f;
-        dp[n][j] = p[n][j] * (dp[n][j] - delta[i % 2 * rows + col]);
+        const float base = j % 2 ? lses.y : lses.x;
+        p[0][n][j] = power_of_two(fmaf(p[0][n][j], scale, -base));
+        dp[0][n][j] = p[0][n][j] * (dp[0][n][j] - (j % 2 ? deltas.y : deltas.x));
+        if constexpr (capped) dp[0][n][j] *= cap_slope(p[0][n][j], base, inverse);
       }
-    if constexpr (of_values) multiply_add<D>(dv, p, gradients + offset);
-    if constexpr (of_keys) multiply_add<D, kColumns<D>>(dk, dp, queries + offset + part);
+    }
+    if constexpr (of_values) dout_tiles.from_row(slot).multiply_add(dv, p);
+    if constexpr (of_keys) q_tiles.from_row(slot).template multiply_add<kColumns<D>>(dk, dp, part / 8);
     __syncthreads();
   }
   wait_fetches<0>();
   if constexpr (of_keys)
-    save_sums<kColumns<D>>(op.dk.at(first, column + part), op.dk.stride, tokens - first, dim - part, dk,
+    save_sums<kColumns<D>>(op.dk.at(first, column + part), op.dk.stride, tokens - first, dim - part, dk[0],
                            {op.scale, op.scale});
-  if constexpr (of_values) save_sums<D>(op.dv.at(first, column), op.dv.stride, tokens - first, dim, dv, {1.0f, 1.0f});
+  if constexpr (of_values)
+    save_sums<D>(op.dv.at(first, column), op.dv.stride, tokens - first, dim, dv[0], {1.0f, 1.0f});
 }
 
-// Returns the launch of these kernels, in steps of `rows` queries.
-template <int D, int rows, bool of_keys, bool of_values>
+// Returns the launch in steps of `rows` queries, or of as many of those as let two blocks fit on a multiprocessor.
+template <int D, int rows, bool capped, bool of_keys, bool of_values>
 AttentionLaunch key_gradient(const GradientRows& op, cudaStream_t stream) {
-  constexpr auto* kKernel = key_gradient_kernel<D, rows, of_keys, of_values>;
-  allow_shared(kKernel, kKeyBytes<D, rows>);
-  const dim3 grid(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.kv_heads), of_values ? 1 : kParts<D>);
+  constexpr auto* kKernel = key_gradient_kernel<D, rows, capped, of_keys, of_values>;
+  constexpr int kBytes = kKeyBytes<D, rows>;
+  if constexpr (rows > 16 && !always_two(kBytes))
+    if (!two_fit(kKernel, kBytes)) return key_gradient<D, rows / 2, capped, of_keys, of_values>(op, stream);
+  allow_shared(kKernel, kBytes);
+  const dim3 grid(blocks_of(op.tokens, kBlockRows), static_cast<unsigned>(op.heads.kv_heads),
+                  of_values ? 1 : kParts<D>);
   return [=](int documents) {
-    kKernel<<<grid, kTileThreads, kKeyBytes<D, rows>, stream>>>(op, documents);
+    kKernel<<<grid, kThreads, kBytes, stream>>>(op, documents);
     check_launch("attention_backward");
   };
 }
 
-template <int D>
+template <int D, bool capped>
 AttentionLaunch key_gradients(const GradientRows& op, cudaStream_t stream) {
-  if constexpr (kStationaryInRegisters<D>) {
-    return [keys = key_gradient<D, kRowsPerStepOf<D>, true, false>(op, stream),
-            values = key_gradient<D, kRowsPerStepOf<D>, false, true>(op, stream)](int documents) {
+  if constexpr (!kStationaryInRegisters<D>) {
+    return key_gradient<D, 64, capped, true, true>(op, stream);
+  } else {
+    return [keys = key_gradient<D, 32, capped, true, false>(op, stream),
+            values = key_gradient<D, 32, capped, false, true>(op, stream)](int documents) {
       keys(documents);
       values(documents);
     };
-  } else {
-    // Heads of 128 take 137 KiB in steps of kRowsPerStep: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
-    constexpr int kLeast = 99 * 1024;
-    if constexpr (kKeyBytes < D, kRowsPerStep >> kLeast)
-      if (resident_blocks(key_gradient_kernel<D, kRowsPerStep, true, true>, kTileThreads, kKeyBytes<D, kRowsPerStep>) ==
-          0)
-        return key_gradient<D, 16, true, true>(op, stream);
-    return key_gradient<D, kRowsPerStep, true, true>(op, stream);
   }
-}
-
-template <int D>
-AttentionLaunch query_gradients(const GradientRows& op, cudaStream_t stream) {
-  allow_shared(query_gradient_kernel<D>, kQueryBytes<D>);
-  const dim3 grid(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads), kParts<D>);
-  return [=](int documents) {
-    query_gradient_kernel<D><<<grid, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
-    check_launch("attention_backward");
-  };
 }
 
 }  // namespace
@@ -294,8 +327,10 @@ void launch_delta(const GradientRows& op, cudaStream_t stream) {
 }
 
 AttentionLaunch tiled_attention_gradient(const GradientRows& op, cudaStream_t stream) {
-  return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() -> AttentionLaunch {
-    return [=, keys = key_gradients<D>(op, stream), queries = query_gradients<D>(op, stream)](int documents) {
+  return dispatch_tile<kTileDims>(op.heads.dim, op.cap, [&]<int D, bool capped>() -> AttentionLaunch {
+    constexpr int kKeys = D > 128 ? 32 : 64;
+    return [=, keys = key_gradients<D, capped>(op, stream),
+            queries = query_gradient<D, kKeys, capped>(op, stream)](int documents) {
       launch_delta(op, stream);
       keys(documents);
       queries(documents);

@@ -3,73 +3,134 @@
 namespace snug::cuda {
 namespace {
 
-template <int D>
-inline constexpr int kForwardBytes = 4 * kRowsPerStepOf<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+// Says how a block of D columns computes kTileRows rows of queries. A warp has two fragments of 16 rows, so that each
+// fragment of keys or values that it reads serves both; for wide heads, of which it has registers for one, its queries
+// stay in registers. Blocks of narrow heads are small enough for two on a multiprocessor, one of which multiplies while
+// the other makes weights.
+template <int D, int keys>
+struct ForwardShape {
+  static constexpr int kFragments = D > 128 ? 1 : 2, kWarps = kTileRows / (16 * kFragments), kThreads = 32 * kWarps;
+  static constexpr int kBlocks = D > 128 ? 1 : 2;
+  static constexpr bool kQueriesInRegisters = D > 128;
+  static constexpr int kQueryElements = kQueriesInRegisters ? 0 : kTileRows * D;
+  static constexpr int kBytes = (kQueryElements + 2 * keys * D) * static_cast<int>(sizeof(BFloat16));
+};
 
-template <int D>
-__global__ void __launch_bounds__(kTileThreads, 1)
+// Sets this thread's rows of M fragments from `first` on, and the first key to which each attends; returns the least
+// and the largest of those keys.
+template <int M>
+__device__ int2 fragment_rows(int first, int tokens, const AttentionMask& mask, int (&row)[M][2], int (&begin)[M][2]) {
+  int2 bounds{tokens, 0};
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      row[m][half] = first + 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
+      begin[m][half] = mask.first_key(row[m][half], tokens);
+      bounds = {min(bounds.x, begin[m][half]), max(bounds.y, begin[m][half])};
+    }
+  return bounds;
+}
+
+template <int D, int keys, bool capped, class S = ForwardShape<D, keys>>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
-  extern __shared__ __align__(16) unsigned char shared_bytes[];
-  constexpr int kRows = kRowsPerStepOf<D>;
-  static_assert(4 * kRows >= kTileRows, "queries lie where keys and values come");
-  auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
-  BFloat16* const values = keys + 2 * kRows * kPitch<D>;
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  static_assert(!S::kQueriesInRegisters || 2 * keys >= kTileRows, "queries come through the tiles of keys and values");
+  using Tile = SwizzledTile<D>;
+  const Tile queries{reinterpret_cast<BFloat16*>(shared_bytes)};
+  const Tile k_tile{queries.data + S::kQueryElements}, v_tile{k_tile.data + keys * D};
   const int dim = op.heads.dim;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
   // Late tiles attend to most keys, so they come first.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows, tokens = static_cast<int>(op.tokens);
+  const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = warp * 16 * S::kFragments;  // of the tile's rows
 
-  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kTileRows, tokens - first, dim);
-  commit_fetches();
-  int row[2], begin[2];
-  thread_rows(first, tokens, op.mask(documents), row, begin);
-  int least = min(begin[0], begin[1]);
-  int largest = max(begin[0], begin[1]);
-  block_min_max(least, largest);
-  wait_fetches<0>();
-  __syncthreads();
-  Fragment queries[D / 16];
-#pragma unroll
-  for (int k = 0; k < D / 16; k++) load_left<D>(queries[k], keys, k);
-  __syncthreads();
-
-  const int steps = steps_over<kRows>(first, least, tokens);
-  const auto fetch = [&](int step) {
-    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
-    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kRows, tokens - at, dim);
-    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kRows, tokens - at, dim);
+  const auto fetch = [&]<int rows>(const Tile& tile, const Rows<BFloat16>& from, int column, int at) {
+    tile.template fetch<rows, S::kThreads>(from.at(at, column), from.stride, tokens - at, dim);
     commit_fetches();
   };
-  RowSoftmax softmax;
-  Sum out[D / 8] = {};
-  if (steps > 0) fetch(0);
-  for (int step = 0; step < steps; step++) {
-    await_step(step, steps, fetch);
-    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
-    Sum s[kRows / 8] = {};
-    multiply_transposed<D>(s, left_in_registers(queries), keys + offset);
-    if (at + kRows > first || at < largest) apply_mask(s, at, row, begin);
-    float factor[2];
-    softmax.add(s, op.scale * kLog2E, factor);
+  fetch.template operator()<kTileRows>(queries, op.q, op.heads.query(head), first);
+  int row[S::kFragments][2], begin[S::kFragments][2];
+  auto [least, largest] = fragment_rows(first + warp_first, tokens, op.mask(documents), row, begin);
+  block_min_max<S::kWarps>(least, largest);
+  wait_fetches<0>();
+  __syncthreads();
+  Fragment kept[S::kQueriesInRegisters ? D / 16 : 1];
+  if constexpr (S::kQueriesInRegisters) {
 #pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) out[n][i] *= factor[i / 2];
-    multiply_add<D>(out, s, values + offset);
-    __syncthreads();
+    for (int k = 0; k < D / 16; k++) queries.load_left(kept[k], warp_first, k);
+    __syncthreads();  // keys and values come where the queries lay
   }
-  save_attention<D>(op, head, first, row, softmax, out);
+  const auto left = [&](int k, Fragment(&a)[S::kFragments]) {
+#pragma unroll
+    for (int m = 0; m < S::kFragments; m++)
+      if constexpr (S::kQueriesInRegisters) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[m][i] = kept[k][i];
+      } else {
+        queries.load_left(a[m], warp_first + 16 * m, k);
+      }
+  };
+
+  const int steps = steps_over<keys>(first, least, tokens);
+  RowSoftmax softmax[S::kFragments];
+  Sum out[S::kFragments][D / 8] = {};
+  if (steps > 0) fetch.template operator()<keys>(k_tile, op.k, op.heads.key(kv_head), least);
+  for (int step = 0; step < steps; step++) {
+    const int at = least + step * keys;
+    wait_fetches<0>();
+    __syncthreads();  // the keys are there, and nobody reads the values of the step before
+    fetch.template operator()<keys>(v_tile, op.v, op.heads.key(kv_head), at);
+    Sum s[S::kFragments][keys / 8] = {};
+    k_tile.multiply_transposed(s, left);
+    wait_fetches<0>();
+    __syncthreads();  // the values are there, and nobody reads the keys
+    if (step + 1 < steps) fetch.template operator()<keys>(k_tile, op.k, op.heads.key(kv_head), at + keys);
+    const bool masked = at + keys > first || at < largest;
+#pragma unroll
+    for (int m = 0; m < S::kFragments; m++) {
+      if constexpr (capped) apply_cap(s[m], op.scale, op.cap);
+      if (masked) apply_mask(s[m], at, row[m], begin[m]);
+      float factor[2];
+      softmax[m].add(s[m], op.scale * kLog2E, factor);
+#pragma unroll
+      for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[m][n][i] *= factor[i / 2];
+    }
+    v_tile.multiply_add(out, s);
+  }
+#pragma unroll
+  for (int m = 0; m < S::kFragments; m++)
+    save_attention<D>(op, head, first + warp * 16 * (S::kFragments - 1) + 16 * m, row[m], softmax[m], out[m]);
+}
+
+// Returns the launch of the kernel that takes so many keys a step.
+template <int D, int keys, bool capped>
+AttentionLaunch forward_launch(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
+  using S = ForwardShape<D, keys>;
+  allow_shared(attention_forward_kernel<D, keys, capped>, S::kBytes);
+  return [=, grid = dim3(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads))](int documents) {
+    attention_forward_kernel<D, keys, capped><<<grid, S::kThreads, S::kBytes, stream>>>(op, documents);
+    check_launch("attention");
+  };
 }
 
 }  // namespace
 
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
-  return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() -> AttentionLaunch {
-    allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
-    return [=, grid = dim3(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads))](int documents) {
-      attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
-      check_launch("attention");
-    };
+  return dispatch_tile<kTileDims>(op.heads.dim, op.cap, [&]<int D, bool capped>() -> AttentionLaunch {
+    // Heads of 128 take 64 KiB in steps of 64 keys: an A100's multiprocessor has room for two such blocks, those of
+    // cards for gaming (8.6, 8.9, 12.0), with 99 KiB, have room for two in steps of 32.
+    constexpr int kKeys = 64;
+    if constexpr (D == 128) {
+      const int64_t most = int64_t{2} * multiprocessors();
+      if (resident_blocks(attention_forward_kernel<D, kKeys, capped>, ForwardShape<D, kKeys>::kThreads,
+                          ForwardShape<D, kKeys>::kBytes) < most)
+        return forward_launch<D, 32, capped>(op, stream);
+    }
+    return forward_launch<D, kKeys, capped>(op, stream);
   });
 }
 

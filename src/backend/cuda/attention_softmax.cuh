@@ -44,6 +44,24 @@ struct RowSoftmax {
   }
 };
 
+// Replaces products s, which `scale` makes scores, by those of capped scores: scale s becomes cap tanh(scale s / cap).
+template <int N>
+__device__ void apply_cap(Sum (&s)[N], float scale, float cap) {
+  const float inner = 2 * kLog2E * scale / cap, outer = cap / scale;
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[n][i] = outer * (1 - __fdividef(2.0f, 1 + power_of_two(s[n][i] * inner)));
+}
+
+// Returns what the gradient of a capped score is multiplied by to be that of the score: 1 - tanh^2. The score follows
+// from its weight p and its row's lse (of 2^x); `inverse` is capped_inverse().
+__device__ inline float cap_slope(float p, float lse, float inverse) {
+  const float t = (__log2f(p) + lse) * inverse;
+  return p > 0 ? fmaf(-t, t, 1.0f) : 0.0f;
+}
+__device__ inline float capped_inverse(float cap) { return 1.0f / (cap * kLog2E); }
+
 // Masks products with the keys from `at` on: keys after the query, and keys before the first to which it attends.
 template <int N>
 __device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
@@ -53,6 +71,19 @@ __device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (
     for (int i = 0; i < 4; i++) {
       const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
       if (key > row[i / 2] || key < begin[i / 2]) s[n][i] = -INFINITY;
+    }
+}
+
+// Masks transposed products with the queries from `at` on: queries before the key, and queries that no longer attend to
+// it.
+template <int N>
+__device__ void apply_transposed_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&end)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int query = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
+      if (query < row[j / 2] || query >= end[j / 2]) s[n][j] = -INFINITY;
     }
 }
 

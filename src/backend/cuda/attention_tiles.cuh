@@ -1,8 +1,7 @@
 // Computes attention in bf16 by tiles on the tensor cores (Dao, arXiv:2307.08691) with Ampere's instructions: mma.sync
-// on fragments that ldmatrix reads. A block has a tile of kTileRows rows, 16 a warp, as stationary operand, and walks
-// over the rows of the other side in steps, of which two are in shared memory. No block adds to another's result, so
-// sums have one order. Tiles have D columns, of which a head may have fewer: the others are zeros, which change no sum,
-// and are not written.
+// on fragments that ldmatrix reads. A block has some rows as stationary operand, and walks over the rows of the other
+// side in steps. No block adds to another's result, so sums have one order. Tiles have D columns, of which a head may
+// have fewer: the others are zeros, which change no sum, and are not written.
 #pragma once
 
 #include "backend/cuda/attention.cuh"
@@ -13,15 +12,7 @@
 namespace snug::cuda {
 
 inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kTileRows = 16 * kTileWarps, kRowsPerStep = 64;
-// A step of heads of D columns takes this many rows of the other side: half as many for wide heads, so that two tiles
-// of each kind fit into 99 KB.
-template <int D>
-inline constexpr int kRowsPerStepOf = D > 128 ? kRowsPerStep / 2 : kRowsPerStep;
 inline constexpr float kLog2E = 1.4426950408889634f;
-
-// Rows of a tile are this many elements apart: 16 bytes more than a row, so that eight rows lie in different banks.
-template <int D>
-inline constexpr int kPitch = D + 8;
 
 // Fetch 8 or 4 elements from global to shared memory, in the background; zeros if they are not inside.
 __device__ inline void fetch_wide(BFloat16* to, const BFloat16* from, bool inside) {
@@ -31,25 +22,6 @@ __device__ inline void fetch_wide(BFloat16* to, const BFloat16* from, bool insid
 __device__ inline void fetch_narrow(BFloat16* to, const BFloat16* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(inside ? 8 : 0));
-}
-
-// Fetches rows [0, rows) of a tile from global memory, in the background, `dim` columns of them, which 4 divides;
-// columns beyond those, and rows from `left` on, become zeros.
-template <int D>
-__device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left, int dim) {
-  constexpr int kChunks = D / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kChunks; i += kTileThreads) {
-    const int row = i / kChunks, col = i % kChunks * 8;
-    const int columns = row < left ? dim - col : 0;  // from here on
-    const auto source = [&](int at) { return from + (columns > at ? row * stride + col + at : 0); };
-    BFloat16* const to = tile + row * kPitch<D> + col;
-    if (dim % 8 == 0) {
-      fetch_wide(to, source(0), columns > 0);
-    } else {
-      fetch_narrow(to, source(0), columns > 0);
-      fetch_narrow(to + 4, source(4), columns > 4);
-    }
-  }
 }
 
 // Waits until a step's tiles are there, while the next step's are fetched; called by all threads.
@@ -71,60 +43,102 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-// Loads rows [16 w, 16 w + 16) of a tile, columns [16 k, 16 k + 16), as a left factor.
+// Holds a tile in shared memory whose rows follow each other without a gap. The 16-byte chunks of a row are exchanged
+// by a pattern that differs from row to row, so that eight rows of a column lie in different banks ("swizzling").
 template <int D>
-__device__ void load_left(Fragment& a, const BFloat16* tile, int k) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32 * 16 + lane % 16;
-  load_matrices(a, tile + row * kPitch<D> + k * 16 + lane / 16 * 8);
-}
+struct SwizzledTile {
+  // Returns what the numbers of a row's chunks are combined with by exclusive or; rows 8 apart have the same.
+  __device__ static int swizzle(int row) { return D / 8 % 8 == 0 ? row % 8 : row / 2 % 4; }
+  __device__ BFloat16* at(int row, int chunk) const { return data + row * D + (chunk ^ swizzle(row)) * 8; }
+  __device__ SwizzledTile from_row(int row) const { return {data + row * D}; }  // 8 divides it
 
-// Returns a left factor that lies in registers already, for multiply_transposed().
-template <int K>
-__device__ auto left_in_registers(const Fragment (&fragments)[K]) {
-  return [&fragments](int k, Fragment& a) {
+  // Fetches the tile's first `rows` rows from global memory, in the background, by `threads` threads; `dim` of the
+  // columns, which 4 divides, exist: the others, and rows from `left` on, become zeros. A thread fetches a chunk of a
+  // group in rows that are far apart, so that it computes few addresses.
+  template <int rows, int threads>
+  __device__ void fetch(const BFloat16* from, int64_t stride, int64_t left, int dim) const {
+    constexpr int kGroup = D / 8 % 8 == 0 ? 8 : 4, kRowsApart = threads / kGroup;
+    const int row = static_cast<int>(threadIdx.x) / kGroup, chunk = static_cast<int>(threadIdx.x) % kGroup;
+    if (rows < kRowsApart && row >= rows) return;
+    const BFloat16* source = from + row * stride + chunk * 8;
+    const bool by_eights = dim % 8 == 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = fragments[k][i];
-  };
-}
-
-// Computes sums [16 x 8 N] += a b^T; a by left(k) for each 16 of D, b a tile of 8 N rows.
-template <int D, int N, class Left>
-__device__ void multiply_transposed(Sum (&sums)[N], const Left& left, const BFloat16* b) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const BFloat16* const from = b + (lane / 16 * 8 + lane % 8) * kPitch<D> + lane / 8 % 2 * 8;
+    for (int r = 0; r < rows; r += kRowsApart) {
 #pragma unroll
-  for (int k = 0; k < D / 16; k++) {
-    Fragment a;
-    left(k, a);
-#pragma unroll
-    for (int n = 0; n < N; n += 2) {
-      Fragment right;
-      load_matrices(right, from + n * 8 * kPitch<D> + k * 16);
-      multiply(sums[n], a, right[0], right[1]);
-      multiply(sums[n + 1], a, right[2], right[3]);
+      for (int c = 0; c < D / 8; c += kGroup) {
+        const int columns = row + r < left ? dim - (c + chunk) * 8 : 0;  // from here on
+        BFloat16* const to = at(row + r, c + chunk);
+        const BFloat16* const here = source + c * 8;
+        if (by_eights) {
+          fetch_wide(to, columns > 0 ? here : from, columns > 0);
+        } else {
+          fetch_narrow(to, columns > 0 ? here : from, columns > 0);
+          fetch_narrow(to + 4, columns > 4 ? here + 4 : from, columns > 4);
+        }
+      }
+      source += kRowsApart * stride;
     }
   }
-}
 
-// Computes sums [16 x columns] += a b; a is [16 x 8 N], rounded to bf16 here, b a tile of 8 N rows, or some of its
-// columns.
-template <int D, int columns = D, int N>
-__device__ void multiply_add(Sum (&sums)[columns / 8], const Sum (&a)[N], const BFloat16* b) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const BFloat16* const from = b + lane % 16 * kPitch<D> + lane / 16 * 8;
+  // Loads rows [first, first + 16), columns [16 k, 16 k + 16), as a left factor.
+  __device__ void load_left(Fragment& a, int first, int k) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    load_matrices(a, at(first + lane % 16, 2 * k + lane / 16));
+  }
+
+  // Computes sums += a b^T for each of M left factors; `left(k, a)` gives columns [16 k, 16 k + 16) of them, b is this
+  // tile's first 8 N rows.
+  template <int M, int N, class Left>
+  __device__ void multiply_transposed(Sum (&sums)[M][N], const Left& left) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 16 * 8 + lane % 8;
+    const BFloat16* const rows = data + row * D;
 #pragma unroll
-  for (int k = 0; k < N / 2; k++) {
-    const Fragment left{packed(a[2 * k][0], a[2 * k][1]), packed(a[2 * k][2], a[2 * k][3]),
-                        packed(a[2 * k + 1][0], a[2 * k + 1][1]), packed(a[2 * k + 1][2], a[2 * k + 1][3])};
+    for (int k = 0; k < D / 16; k++) {
+      Fragment a[M];
+      left(k, a);
+      const BFloat16* const column = rows + ((2 * k + lane / 8 % 2) ^ swizzle(row)) * 8;
 #pragma unroll
-    for (int n = 0; n < columns / 8; n += 2) {
-      Fragment right;
-      load_matrices_transposed(right, from + k * 16 * kPitch<D> + n * 8);
-      multiply(sums[n], left, right[0], right[1]);
-      multiply(sums[n + 1], left, right[2], right[3]);
+      for (int n = 0; n < N; n += 2) {
+        Fragment right;
+        load_matrices(right, column + n * 8 * D);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+          multiply(sums[m][n], a[m], right[0], right[1]);
+          multiply(sums[m][n + 1], a[m], right[2], right[3]);
+        }
+      }
     }
   }
-}
+
+  // Computes sums += a b for each of M left factors [16 x 8 N], which are rounded to bf16 here; b is this tile's first
+  // 8 N rows, of which it takes `columns` columns from chunk `first` on.
+  template <int columns = D, int M, int N>
+  __device__ void multiply_add(Sum (&sums)[M][columns / 8], const Sum (&a)[M][N], int first = 0) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane % 16;
+    const BFloat16* const rows = data + row * D;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+      Fragment left[M];
+#pragma unroll
+      for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          left[m][i] = packed(a[m][2 * k + i / 2][i % 2 * 2], a[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+      for (int n = 0; n < columns / 8; n += 2) {
+        Fragment right;
+        load_matrices_transposed(right, rows + k * 16 * D + ((first + n + lane / 16) ^ swizzle(row)) * 8);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+          multiply(sums[m][n], left[m], right[0], right[1]);
+          multiply(sums[m][n + 1], left[m], right[2], right[3]);
+        }
+      }
+    }
+  }
+
+  BFloat16* data;
+};
 
 // Writes this warp's 16 rows of a tile, as far as they exist, and `dim` of their columns, times factor[0] for the upper
 // eight rows and factor[1] for the lower; `in_eights` says that 8 is known to divide `dim`.
@@ -175,15 +189,16 @@ __device__ int steps_over(int first, int least, int tokens, int rows = kTileRows
 }
 
 // Sets x to the least and y to the largest over all threads of the block.
-__device__ inline void block_min_max(int& x, int& y) {
-  __shared__ int least[kTileWarps], largest[kTileWarps];
+template <int warps>
+__device__ void block_min_max(int& x, int& y) {
+  __shared__ int least[warps], largest[warps];
   x = __reduce_min_sync(kAll, x);
   y = __reduce_max_sync(kAll, y);
   if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = x;
   if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = y;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kTileWarps; w++) {
+  for (int w = 0; w < warps; w++) {
     x = min(x, least[w]);
     y = max(y, largest[w]);
   }
@@ -198,6 +213,14 @@ decltype(auto) dispatch_dim(int64_t dim, const F& f) {
   if constexpr (i + 1 < dims.size())
     if (dim > dims[i]) return dispatch_dim<dims, i + 1>(dim, f);
   return f.template operator()<dims[i]>();
+}
+
+// Calls f.template operator()<D, capped>() with the columns of the tiles for heads of `dim` elements, which are some of
+// `dims` unless scores have a soft cap.
+template <const auto& dims, class F>
+decltype(auto) dispatch_tile(int64_t dim, float cap, const F& f) {
+  if (cap > 0) return dispatch_dim<kCappedTileDims>(dim, [&]<int D>() { return f.template operator()<D, true>(); });
+  return dispatch_dim<dims>(dim, [&]<int D>() { return f.template operator()<D, false>(); });
 }
 
 }  // namespace snug::cuda

@@ -19,8 +19,8 @@ AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* 
              map(op.dout, heads, kTileRows),
              nullptr,
              0};
-  std::vector<GradientLaunch> kernels = key_gradient_launches(op.heads.dim, stream);
-  kernels.push_back(query_gradient_launch(op.heads.dim, stream));
+  std::vector<GradientLaunch> kernels = key_gradient_launches(op.heads.dim, op.cap, stream);
+  kernels.push_back(query_gradient_launch(op.heads.dim, op.cap, stream));
   return [=, next = reinterpret_cast<int*>(counters)](int documents) mutable {
     check_cuda(cudaMemsetAsync(next, 0, kernels.size() * sizeof(int), stream), "attention_backward");
     launch_delta(op, stream);

@@ -117,7 +117,7 @@ __device__ void skip_steps(Tiles<D>& tiles, int steps) {
 }
 
 // Computes attention for a warpgroup's rows of a tile.
-template <int D>
+template <int D, bool capped>
 __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken) {
   const AttentionRows<BFloat16>& op = f.op;
   const Tile<kRows<D>> tile(taken.number, op.tokens, op.heads.heads, true);
@@ -146,6 +146,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
     tiles.keys.advance();
     if (step + 1 == group_steps) tiles.stationary.release();
     const int at = least + step * kKeysPerStep<D>;
+    if constexpr (capped) apply_cap(s, op.scale, op.cap);
     if (at + kKeysPerStep < D >> group_first || at < taken.bounds.all) apply_mask(s, at, row, begin);
     softmax.add(s, op.scale * kLog2E, factor);
   };
@@ -190,7 +191,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
   save_attention<D, true>(op, tile.head, first, row, softmax, out);
 }
 
-template <int D>
+template <int D, bool capped>
 __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
     attention_forward_kernel(const __grid_constant__ Forward f) {
   constexpr int kConsumers = kGroups<D>, kStationaryRingBytes = kConsumers * Ring<1>::kBytes;
@@ -219,13 +220,14 @@ __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
     const int group = static_cast<int>(threadIdx.x) / 128;
     tiles.stationary = tiles.stationary.at(group);
     if (group == kConsumers - 1) arrive_order<kConsumers>();
-    work_on_tiles(tiles.stationary, taken[group], count, [&](const TakenTile& tile) { attend<D>(f, tiles, tile); });
+    work_on_tiles(tiles.stationary, taken[group], count,
+                  [&](const TakenTile& tile) { attend<D, capped>(f, tiles, tile); });
   }
 }
 
-template <int D>
+template <int D, bool capped>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
+  allow_shared(attention_forward_kernel<D, capped>, kForwardBytes<D>);
   Forward f{op,
             head_tensor_map(op.q, op.heads.dim, op.heads.heads, op.tokens, kGroupRows),
             head_tensor_map(op.k, op.heads.dim, op.heads.kv_heads, op.tokens, kKeysPerStep<D>),
@@ -236,7 +238,7 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
   return [=](int documents) mutable {
     f.documents = documents;
     check_cuda(cudaMemsetAsync(f.next, 0, sizeof(int), stream), "attention");
-    attention_forward_kernel<D><<<grid, kThreadsOf<kGroups<D>>, kForwardBytes<D>, stream>>>(f);
+    attention_forward_kernel<D, capped><<<grid, kThreadsOf<kGroups<D>>, kForwardBytes<D>, stream>>>(f);
     check_launch("attention");
   };
 }
@@ -244,7 +246,8 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
 }  // namespace
 
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  return dispatch_dim<kWarpgroupDims>(op.heads.dim, [&]<int D>() { return prepare<D>(op, counter, stream); });
+  return dispatch_tile<kWarpgroupDims>(op.heads.dim, op.cap,
+                                       [&]<int D, bool capped>() { return prepare<D, capped>(op, counter, stream); });
 }
 
 }  // namespace snug::cuda

@@ -250,8 +250,9 @@ GradientLaunch gradient_launch(cudaStream_t stream) {
   };
 }
 
-// Return launches for heads of a size, in the order in which they are to be made.
-GradientLaunch query_gradient_launch(int dim, cudaStream_t stream);
-std::vector<GradientLaunch> key_gradient_launches(int dim, cudaStream_t stream);
+// Return launches for heads of a size, with a soft cap on scores unless it is 0, in the order in which they are to be
+// made.
+GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream);
+std::vector<GradientLaunch> key_gradient_launches(int dim, float cap, cudaStream_t stream);
 
 }  // namespace snug::cuda

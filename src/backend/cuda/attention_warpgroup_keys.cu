@@ -64,19 +64,8 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
   }
 }
 
-// Masks transposed products with the queries from `at` on: queries before the key, and queries that no longer attend to
-// it.
-__device__ void apply_transposed_mask(Sum (&s)[kSumsPerStep], int at, const int (&row)[2], const int (&end)[2]) {
-#pragma unroll
-  for (int n = 0; n < kSumsPerStep; n++)
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int query = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
-      if (query < row[j / 2] || query >= end[j / 2]) s[n][j] = -INFINITY;
-    }
-}
-
 // Holds a thread's two rows of keys, and the steps over the queries that attend to them.
+template <bool capped>
 struct KeyRows {
   __device__ KeyRows(const GradientRows& op, int documents, int first, const MaskBounds& bounds)
       : first(first), least(bounds.all), steps(key_steps(first, bounds.any)) {
@@ -88,6 +77,8 @@ struct KeyRows {
     }
     all_steps = steps * op.heads.group();
     scale = op.scale * kLog2E;
+    score_scale = op.scale;
+    cap = op.cap;
   }
   // Returns the first query of the step after the one that begins at `at`; after a head's last it is the next head's
   // first.
@@ -97,6 +88,7 @@ struct KeyRows {
   // Replaces transposed products, whose rows are keys and whose columns are queries from `at` on, by weights; `floats`
   // are this thread's lse.
   __device__ void compute_p(Sum (&s)[kSumsPerStep], int at, uint32_t floats) const {
+    if constexpr (capped) apply_cap(s, score_scale, cap);
     if (at < first + kTileRows || at + kRowsPerStep > least) apply_transposed_mask(s, at, row, end);
 #pragma unroll
     for (int n = 0; n < kSumsPerStep; n++) {
@@ -109,24 +101,32 @@ struct KeyRows {
   // Hold the ends of the queries that attend to a row; none attend to a row outside documents.
   int row[2], end[2];
   int first, least, steps, all_steps;
-  float scale;
+  float scale, score_scale, cap;
 };
 
 // Returns where this thread's columns of a step's lse or delta begin.
 __device__ uint32_t thread_floats(uint32_t floats) { return floats + threadIdx.x % 4 * 8; }
 
-// Replaces transposed weights by ds; `floats` are this thread's delta.
-__device__ void compute_transposed_ds(Sum (&s)[kSumsPerStep], const Sum (&dp)[kSumsPerStep], uint32_t floats) {
+// Replaces transposed weights by ds; `floats` are this thread's delta, and `lse_floats` its lse.
+template <bool capped>
+__device__ void compute_transposed_ds(const KeyRows<capped>& rows, Sum (&s)[kSumsPerStep],
+                                      const Sum (&dp)[kSumsPerStep], uint32_t floats, uint32_t lse_floats) {
+  const float inverse = capped ? capped_inverse(rows.cap) : 0.0f;
 #pragma unroll
   for (int n = 0; n < kSumsPerStep; n++) {
     const float2 delta = shared_floats(floats + static_cast<uint32_t>(n * 32));
+    float2 lse{};
+    if constexpr (capped) lse = shared_floats(lse_floats + static_cast<uint32_t>(n * 32));
 #pragma unroll
-    for (int j = 0; j < 4; j++) s[n][j] *= dp[n][j] - (j % 2 ? delta.y : delta.x);
+    for (int j = 0; j < 4; j++) {
+      const float ds = s[n][j] * (dp[n][j] - (j % 2 ? delta.y : delta.x));
+      s[n][j] = capped ? ds * cap_slope(s[n][j], kLog2E * (j % 2 ? lse.y : lse.x), inverse) : ds;
+    }
   }
 }
 
-template <int D, Gradients what>
-__device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows& rows, Sum (&dk)[D / 8],
+template <bool capped, int D, Gradients what>
+__device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows<capped>& rows, Sum (&dk)[D / 8],
                                     Sum (&dv)[D / 8]) {
   Fragment p[kRowsPerStep / 16], ds[kRowsPerStep / 16];
   for (int i = 0, at = rows.first; i < rows.all_steps; i++, at = rows.next(at)) {
@@ -148,7 +148,7 @@ __device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows
     wait_products<1>();
     fence(dp);
     if (i + 1 == rows.all_steps) tiles.stationary.release();
-    compute_transposed_ds(s, dp, thread_floats(tiles.delta_at()));
+    compute_transposed_ds(rows, s, dp, thread_floats(tiles.delta_at()), thread_floats(tiles.lse_at()));
     round_to_left(ds, s);
     start_add<D>(dk, ds, queries);
     commit_products();
@@ -162,8 +162,8 @@ __device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows
   if (rows.steps == 0) tiles.stationary.release();
 }
 
-template <int D, Gradients what>
-__device__ void sum_values(GradientTiles<D, what>& tiles, const KeyRows& rows, Sum (&dv)[D / 8]) {
+template <bool capped, int D, Gradients what>
+__device__ void sum_values(GradientTiles<D, what>& tiles, const KeyRows<capped>& rows, Sum (&dv)[D / 8]) {
   if (rows.steps == 0) {
     tiles.stationary.release();
     return;
@@ -212,11 +212,11 @@ __device__ void sum_values(GradientTiles<D, what>& tiles, const KeyRows& rows, S
   finish_values();
 }
 
-template <int D, Gradients what>
+template <bool capped, int D, Gradients what>
 __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const KeyTile place = key_tile(op, tile.number);
-  const KeyRows rows(op, b.documents, place.first, tile.bounds);
+  const KeyRows<capped> rows(op, b.documents, place.first, tile.bounds);
   const auto save = [&](const Rows<BFloat16>& to, const Sum(&sums)[D / 8], float factor) {
     save_sums<D, true>(to.at(place.first, op.heads.key(place.head)), to.stride, op.tokens - place.first, op.heads.dim,
                        sums, {factor, factor});
@@ -234,7 +234,7 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
       at = rows.next(at);
     };
     const auto compute_ds = [&](Sum(&s)[kSumsPerStep], const Sum(&dp)[kSumsPerStep]) {
-      compute_transposed_ds(s, dp, thread_floats(tiles.delta_at()));
+      compute_transposed_ds(rows, s, dp, thread_floats(tiles.delta_at()), thread_floats(tiles.lse_at()));
     };
     if constexpr (D > 192)
       sum_wide_steps(tiles, rows.all_steps, dk, compute_p, compute_ds);
@@ -248,6 +248,7 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
   }
 }
 
+template <bool capped>
 struct Keys {
   static __device__ MaskBounds bounds(const Backward& b, int tile) {
     return query_end_bounds(key_tile(b.op, tile).first, kTileRows, b.op.mask(b.documents));
@@ -266,19 +267,19 @@ struct Keys {
   }
   template <int D, Gradients what>
   static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
-    key_gradient(b, tiles, tile);
+    key_gradient<capped>(b, tiles, tile);
   }
 };
 
 }  // namespace
 
-std::vector<GradientLaunch> key_gradient_launches(int dim, cudaStream_t stream) {
-  return dispatch_dim<kWarpgroupDims>(dim, [&]<int D>() -> std::vector<GradientLaunch> {
+std::vector<GradientLaunch> key_gradient_launches(int dim, float cap, cudaStream_t stream) {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool capped>() -> std::vector<GradientLaunch> {
     if constexpr (D <= 128)
-      return {gradient_launch<D, Gradients::OfKeysAndValues, Keys>(stream)};
+      return {gradient_launch<D, Gradients::OfKeysAndValues, Keys<capped>>(stream)};
     else
-      return {gradient_launch<D, Gradients::OfKeys, Keys>(stream),
-              gradient_launch<D, Gradients::OfValues, Keys>(stream)};
+      return {gradient_launch<D, Gradients::OfKeys, Keys<capped>>(stream),
+              gradient_launch<D, Gradients::OfValues, Keys<capped>>(stream)};
   });
 }
 

@@ -31,7 +31,7 @@ __device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& til
   }
 }
 
-template <int D, Gradients what>
+template <bool capped, int D, Gradients what>
 __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const QueryTile place = query_tile(op, tile.number);
@@ -50,6 +50,7 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
   Sum dq[D / 8] = {};
   const auto compute_p = [&](int step, Sum(&s)[kSumsPerStep]) {
     const int at = least + step * kRowsPerStep;
+    if constexpr (capped) apply_cap(s, op.scale, op.cap);
     if (at + kRowsPerStep > first || at < tile.bounds.all) apply_mask(s, at, row, begin);
 #pragma unroll
     for (int n = 0; n < kSumsPerStep; n++)
@@ -57,10 +58,14 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
       for (int i = 0; i < 4; i++) s[n][i] = power_of_two(fmaf(s[n][i], scale, -lse[i / 2]));
   };
   const auto compute_ds = [&](Sum(&s)[kSumsPerStep], const Sum(&dp)[kSumsPerStep]) {
+    const float inverse = capped ? capped_inverse(op.cap) : 0.0f;
 #pragma unroll
     for (int n = 0; n < kSumsPerStep; n++)
 #pragma unroll
-      for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - delta[i / 2];
+      for (int i = 0; i < 4; i++) {
+        const float ds = s[n][i] * (dp[n][i] - delta[i / 2]);
+        s[n][i] = capped ? ds * cap_slope(s[n][i], lse[i / 2], inverse) : ds;
+      }
   };
   if constexpr (D > 192)
     sum_wide_steps(tiles, steps, dq, compute_p, compute_ds);
@@ -70,6 +75,7 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
                      {op.scale, op.scale});
 }
 
+template <bool capped>
 struct Queries {
   static __device__ MaskBounds bounds(const Backward& b, int tile) {
     return first_key_bounds(query_tile(b.op, tile).first, kTileRows, static_cast<int>(b.op.tokens),
@@ -88,15 +94,16 @@ struct Queries {
   }
   template <int D, Gradients what>
   static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
-    query_gradient(b, tiles, tile);
+    query_gradient<capped>(b, tiles, tile);
   }
 };
 
 }  // namespace
 
-GradientLaunch query_gradient_launch(int dim, cudaStream_t stream) {
-  return dispatch_dim<kWarpgroupDims>(
-      dim, [&]<int D>() { return gradient_launch<D, Gradients::OfQueries, Queries>(stream); });
+GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream) {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool capped>() {
+    return gradient_launch<D, Gradients::OfQueries, Queries<capped>>(stream);
+  });
 }
 
 }  // namespace snug::cuda

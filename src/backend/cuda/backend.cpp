@@ -45,6 +45,10 @@ struct Bind {
   Launch operator()(const Rope& a) const { return cuda::bind_rope(a, operands, stream); }
   Launch operator()(const RmsNorm& a) const { return cuda::bind_rms_norm(a, operands, stream); }
   Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
+  Launch operator()(const LayerNorm& a) const { return cuda::bind_layer_norm(a, operands, stream); }
+  Launch operator()(const LayerNormBackward& a) const { return cuda::bind_layer_norm_backward(a, operands, stream); }
+  Launch operator()(const Activate& a) const { return cuda::bind_activate(a, operands, stream); }
+  Launch operator()(const ActivateBackward& a) const { return cuda::bind_activate_backward(a, operands, stream); }
   Launch operator()(const SwiGlu& a) const { return cuda::bind_swiglu(a, operands, stream); }
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
   Launch operator()(const SwiGluGemm& a) const { return fused(a); }
@@ -67,7 +71,7 @@ struct Bind {
   Launch operator()(const Embedding&) const { return cuda::bind_embedding(operands, stream); }
   Launch operator()(const EmbeddingBackward& a) const { return cuda::bind_embedding_backward(a, operands, stream); }
   Launch operator()(const GatherRows&) const { return cuda::bind_gather_rows(operands, stream); }
-  Launch operator()(const ScatterRows&) const { return cuda::bind_scatter_rows(operands, stream); }
+  Launch operator()(const ScatterRows& a) const { return cuda::bind_scatter_rows(a, operands, stream); }
   Launch operator()(const CrossEntropy& a) const { return cuda::bind_cross_entropy(a, operands, stream); }
   Launch operator()(const SoftCap& a) const { return cuda::bind_soft_cap(a, operands, stream); }
   Launch operator()(const LossSum& a) const { return cuda::bind_loss_sum(a, operands, stream); }

@@ -68,15 +68,22 @@ struct ScatterBody {
   const int32_t* rows;
   Rows<T> x;
   int64_t x_rows;
+  bool add;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const int64_t target = rows[row];
-    if (0 <= target && target < x_rows) save<N>(x.at(target, col), load<N>(y.at(row, col)));
+    if (target < 0 || target >= x_rows) return;
+    if (!add) return save<N>(x.at(target, col), load<N>(y.at(row, col)));
+    auto sum = load_floats<N>(x.at(target, col));
+    const auto added = load_floats<N>(y.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] += added[k];
+    save_floats<N>(x.at(target, col), sum);
   }
 };
 
-// Sets dtable, or adds to it, by run of equal ids, of which `segments` begin at `starts`: the sum over its tokens, in
-// order.
+// Sets dtable, or adds to it, by run of equal ids, of which `segments` begin at `starts`: the sum over its tokens
+// (program/ops.h).
 template <class X, class D>
 struct SumOfRuns {
   Rows<X> dx;
@@ -89,6 +96,16 @@ struct SumOfRuns {
   __device__ Pack<float, N> gradient(int64_t i, int64_t end, int64_t col) const {
     const int64_t place = i < end ? order[i] : -1;
     return 0 <= place && place < tokens ? load_floats<N>(dx.at(place, col)) : Pack<float, N>{};
+  }
+  __device__ int64_t begin(int64_t run) const { return max(starts[run], 0); }
+  __device__ int64_t end(int64_t run) const { return min(static_cast<int64_t>(starts[run + 1]), tokens); }
+  template <int N>
+  __device__ void put(int64_t id, int64_t col, Pack<float, N> total) const {
+    Pack<float, N> before{};
+    if (accumulate) before = load_floats<N>(dtable.at(id, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) total[k] = before[k] + total[k];
+    save_floats<N>(dtable.at(id, col), total);
   }
 };
 
@@ -104,14 +121,14 @@ __global__ void __launch_bounds__(kThreads) sum_of_runs_kernel(SumOfRuns<X, D> o
     for (int s = 0; s < kRowsAtOnce; s++) {
       const int64_t segment = min(first + s, op.segments - 1);
       ids[s] = first + s < op.segments ? op.ids[segment] : -1;
-      begin[s] = max(op.starts[segment], 0);
-      end[s] = min(static_cast<int64_t>(op.starts[segment + 1]), op.tokens);
+      begin[s] = op.begin(segment);
+      end[s] = op.end(segment);
     }
 #pragma unroll
     for (int s = 0; s < kRowsAtOnce; s++) of_first[s] = op.template gradient<N>(begin[s], end[s], col);
 #pragma unroll
     for (int s = 0; s < kRowsAtOnce; s++) {
-      if (ids[s] < 0 || ids[s] >= op.table_rows) continue;
+      if (ids[s] < 0 || ids[s] >= op.table_rows || end[s] - begin[s] > kLongRun) continue;
       Pack<float, N> total{};
 #pragma unroll
       for (int k = 0; k < N; k++) total[k] += of_first[s][k];
@@ -121,11 +138,67 @@ __global__ void __launch_bounds__(kThreads) sum_of_runs_kernel(SumOfRuns<X, D> o
 #pragma unroll
         for (int k = 0; k < N; k++) total[k] += gradient[k];
       }
-      Pack<float, N> before{};
-      if (op.accumulate) before = load_floats<N>(op.dtable.at(ids[s], col));
+      op.template put<N>(ids[s], col, total);
+    }
+  }
+}
+
+// Takes runs of more than kLongRun tokens, each by blocks of kRunLanes lanes of kLaneGroups groups of columns. A run is
+// found by the first multiple of kLongRun among its places, its slot; a block takes every gridDim.y-th slot.
+constexpr int kLaneGroups = 8, kLongThreads = kRunLanes * kLaneGroups;
+constexpr int64_t kSlotBlocks = 8;
+
+// Returns the long run of a slot, or -1.
+template <class X, class D>
+__device__ int run_of_slot(const SumOfRuns<X, D>& op, int64_t slot) {
+  const int64_t place = slot * kLongRun;
+  if (place >= op.starts[op.segments]) return -1;
+  int64_t first = 0, last = op.segments - 1;  // the last run that begins at or before the place is among these
+  while (first < last) {
+    const int64_t middle = (first + last + 1) / 2;
+    if (op.starts[middle] <= place)
+      first = middle;
+    else
+      last = middle - 1;
+  }
+  const int64_t begin = op.begin(first), id = op.ids[first];
+  const bool found = op.end(first) - begin > kLongRun && begin <= place && place - begin < kLongRun;
+  return found && 0 <= id && id < op.table_rows ? static_cast<int>(first) : -1;
+}
+
+template <int N, class X, class D>
+__global__ void __launch_bounds__(kLongThreads) sum_of_long_runs_kernel(SumOfRuns<X, D> op, int64_t slots) {
+  __shared__ Pack<float, N> sums[kRunLanes][kLaneGroups];
+  __shared__ int runs[kLongThreads];  // of slots
+  const int group = static_cast<int>(threadIdx.x) % kLaneGroups, lane = static_cast<int>(threadIdx.x) / kLaneGroups;
+  const int64_t col = (int64_t{blockIdx.x} * kLaneGroups + group) * N, own = ceil_div(slots, int64_t{gridDim.y});
+  for (int64_t first = 0; first < own; first += kLongThreads) {
+    __syncthreads();
+    const int64_t slot = blockIdx.y + (first + threadIdx.x) * gridDim.y;
+    runs[threadIdx.x] = slot < slots ? run_of_slot(op, slot) : -1;
+    __syncthreads();
+    for (int64_t i = 0; i < min(own - first, int64_t{kLongThreads}); i++) {
+      const int run = runs[i];
+      if (run < 0) continue;
+      const int64_t end = op.end(run);
+      Pack<float, N> total{};
+      if (col < op.cols) {
+#pragma unroll 4
+        for (int64_t place = op.begin(run) + lane; place < end; place += kRunLanes) {
+          const auto gradient = op.template gradient<N>(place, end, col);
 #pragma unroll
-      for (int k = 0; k < N; k++) total[k] = before[k] + total[k];
-      save_floats<N>(op.dtable.at(ids[s], col), total);
+          for (int k = 0; k < N; k++) total[k] += gradient[k];
+        }
+      }
+      sums[lane][group] = total;
+      for (int half = kRunLanes / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (lane >= half) continue;
+#pragma unroll
+        for (int k = 0; k < N; k++) sums[lane][group][k] += sums[lane + half][group][k];
+      }
+      if (lane == 0 && col < op.cols) op.template put<N>(op.ids[run], col, sums[0][group]);
+      __syncthreads();
     }
   }
 }
@@ -173,6 +246,11 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
                                  runtime.segments, tokens, cols,   dtable.rows(), accumulate};
         dispatch_wide(wide({dx, dtable}), [&]<int N>() {
           sum_of_runs_kernel<N><<<grid_of_rows(op.segments, cols, N), kThreads, 0, stream>>>(op);
+          if (tokens <= kLongRun) return;
+          const int64_t slots = ceil_div(tokens, kLongRun);
+          const dim3 grid(blocks_of(cols, int64_t{kLaneGroups} * N),
+                          static_cast<unsigned>(std::min(slots, kSlotBlocks)));
+          sum_of_long_runs_kernel<N><<<grid, kLongThreads, 0, stream>>>(op, slots);
         });
         check_launch("an embedding's gradient");
       };
@@ -188,17 +266,17 @@ Launch bind_gather_rows(Operands operands, cudaStream_t stream) {
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch { return gather<T, T>(rows, x, y, true, stream); });
 }
 
-Launch bind_scatter_rows(Operands operands, cudaStream_t stream) {
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream) {
   const TensorView y = operands.take("y", kActivation);
   const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
   const TensorView x = operands.take("x", {y.dtype});
   operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
   operands.done();
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
-    return [=](const RuntimeScalars&) {
-      clear(x, stream);
+    return [=, how = scatter.how](const RuntimeScalars&) {
+      if (how == Scatter::OverZeros) clear(x, stream);
       launch_elements(stream, Extent(y.rows(), y.cols()), wide({x, y}),
-                      ScatterBody<T>{Rows<T>(y), rows, Rows<T>(x), x.rows()});
+                      ScatterBody<T>{Rows<T>(y), rows, Rows<T>(x), x.rows(), how == Scatter::Add});
     };
   });
 }

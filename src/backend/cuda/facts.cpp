@@ -12,7 +12,8 @@ namespace {
 constexpr std::string_view kNotBf16 = "numbers are not bf16",
                            kOddRows = "rows do not begin and end at multiples of 16 bytes",
                            kFewRows = "there are fewer than 128 rows",
-                           kOddRank = "8 does not divide the adapter's rank";
+                           kOddRank = "8 does not divide the adapter's rank",
+                           kOtherGate = "the gate is neither SiLU nor GELU by tanh or a sigmoid";
 
 uint64_t start_of(const Operand& x) { return x.offset; }  // buffers are aligned
 uint64_t start_of(const TensorView& x) { return reinterpret_cast<uintptr_t>(x.data); }
@@ -49,8 +50,14 @@ std::string_view unlike_shape(const AdaptedGemm& op, int64_t m, int64_t n, int64
   return adapter_columns % (op.parts.count() * cuda::kVectorElements) == 0 ? "" : kOddRank;
 }
 
+// Returns whether the activation is x sigmoid(z), all that the tiles' kernels compute.
+bool is_by_sigmoid(Activation activation) {
+  return activation != Activation::Gelu && activation != Activation::ReluSquared;
+}
+
 // Returns why n columns of h do not fit: a tile has as many columns of gate as of up.
 std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
+  if (!is_by_sigmoid(op.activation)) return kOtherGate;
   if (m < cuda::kProductTileRows) return kFewRows;
   if (n % (cuda::kProductTileColumns / 2) != 0) return "128 does not divide the columns of gate and up";
   if (op.parts.count() == 0) return "";
@@ -59,7 +66,8 @@ std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_
   return adapter_columns % (2 * cuda::kVectorElements) == 0 ? "" : kOddRank;
 }
 
-std::string_view unlike_shape(const SwiGluGemmBackward&, int64_t m, int64_t, int64_t adapter_columns) {
+std::string_view unlike_shape(const SwiGluGemmBackward& op, int64_t m, int64_t, int64_t adapter_columns) {
+  if (!is_by_sigmoid(op.activation)) return kOtherGate;
   if (m < cuda::kProductTileRows) return kFewRows;
   return adapter_columns % cuda::kVectorElements == 0 ? "" : kOddRank;
 }
@@ -94,12 +102,8 @@ struct ScratchBytes {
     return std::max(cuda::kGemmScratchBytes,
                     cuda::adapter_backward_scratch_bytes(op, dy.rows(), operands[1].shape.cols()));
   }
-  uint64_t operator()(const RmsNormBackward& op) const {
-    const int64_t count = first("rms_norm_backward").count();
-    check(operands.size() > 2, "rms_norm_backward: {} operands, expected 'dy', 'x' and 'gain' first", operands.size());
-    const int64_t n = std::max<int64_t>(1, operands[2].shape.count());
-    return cuda::rms_norm_backward_scratch_bytes(op, operands[0].dtype, count / n, n);
-  }
+  uint64_t operator()(const RmsNormBackward& op) const { return norm(op, cuda::rms_norm_backward_scratch_bytes); }
+  uint64_t operator()(const LayerNormBackward& op) const { return norm(op, cuda::layer_norm_backward_scratch_bytes); }
   uint64_t operator()(const Attention&) const { return cuda::kTileCounterBytes; }
   uint64_t operator()(const AttentionBackward& op) const {
     return cuda::attention_backward_scratch_bytes(op, first("attention_backward").rows());
@@ -107,6 +111,16 @@ struct ScratchBytes {
   template <class Other>
   uint64_t operator()(const Other&) const {
     return 0;
+  }
+
+ private:
+  // A row for each head.
+  template <class Backward, class Bytes>
+  uint64_t norm(const Backward& op, const Bytes& bytes) const {
+    const int64_t count = first(kind(op)).count();
+    check(operands.size() > 2, "{}: {} operands, expected 'dy', 'x' and 'gain' first", kind(op), operands.size());
+    const int64_t n = std::max<int64_t>(1, operands[2].shape.count());
+    return bytes(op, operands[0].dtype, count / n, n);
   }
 };
 
@@ -143,8 +157,10 @@ struct KernelOf {
   Kernel attention(const A& op) const {
     const DType dtype = operands[0].dtype;
     const int64_t dim = op.shape.dim;
-    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability, op.cap > 0);
-    const auto padded = [&](const auto& dims) { return *std::ranges::lower_bound(dims, dim); };
+    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
+    const auto padded = [&](const auto& dims) {
+      return op.cap > 0 ? *std::ranges::lower_bound(cuda::kCappedTileDims, dim) : *std::ranges::lower_bound(dims, dim);
+    };
     switch (kernel) {
       case cuda::AttentionKernel::ByWarpgroups:
         return {.name = cuda::name(kernel), .columns = padded(cuda::kWarpgroupDims)};
@@ -157,7 +173,6 @@ struct KernelOf {
     }
     // No card has tiles for fp32.
     const std::string_view why = dtype != DType::BF16 ? kNotBf16
-                                 : op.cap > 0         ? "scores have a soft cap"
                                  : dim % 4 != 0       ? "4 does not divide the size of heads"
                                                       : "heads have more than 256 elements";
     return {.name = cuda::name(kernel), .slow = why, .without_tensor_cores = true};
@@ -235,6 +250,12 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtyp
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
 }
 
+uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, DType dtype, int64_t rows, int64_t cols) {
+  const int64_t blocks = ceil_div(rows, norm_block_rows(rows, cols, dtype));
+  const int64_t sums = (norm.gain_gradient ? 1 : 0) + (norm.bias_gradient ? 1 : 0);
+  return static_cast<uint64_t>(sums * blocks * cols) * sizeof(float);
+}
+
 std::string_view name(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::ByWarpgroups:
@@ -247,8 +268,8 @@ std::string_view name(AttentionKernel kernel) {
   return "";
 }
 
-AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability, bool capped) {
-  if (capped || dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
+  if (dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
     return AttentionKernel::ByToken;
   // The Tensor Memory Accelerator finds heads only at multiples of 16 bytes.
   return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;

@@ -66,6 +66,7 @@ constexpr int64_t norm_block_rows(int64_t rows, int64_t cols, DType dtype) {
 }
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols);
+uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, DType dtype, int64_t rows, int64_t cols);
 
 // Says how attention is computed, forward and backward.
 enum class AttentionKernel {
@@ -75,11 +76,12 @@ enum class AttentionKernel {
 };
 std::string_view name(AttentionKernel kernel);
 // Returns the kernel for heads of `dim` elements on cards of a compute capability (86 for 8.6), for operands whose rows
-// can be read 16 bytes at a time, or 8 if 8 does not divide dim; all others, and scores under a soft cap (`capped`), go
-// by tokens.
-AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability, bool capped = false);
-// Lists the columns of the tiles, ascending: heads of other sizes take the next, whose other columns are zeros.
+// can be read 16 bytes at a time, or 8 if 8 does not divide dim; all others go by tokens.
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability);
+// Lists the columns of the tiles, ascending: heads of other sizes take the next, whose other columns are zeros. Scores
+// under a soft cap have fewer, as few models have one.
 inline constexpr std::array<int, 6> kTileDims{32, 64, 96, 128, 192, 256}, kWarpgroupDims{64, 80, 96, 128, 192, 256};
+inline constexpr std::array<int, 2> kCappedTileDims{128, 256};
 inline constexpr uint64_t kTileCounterBytes = 256;  // for the counters from which attention's blocks take their tiles
 
 // Returns the bytes of counters, and of one fp32 for each token and query head: the sum of dout out.

@@ -23,6 +23,10 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
 
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream);
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream);
+Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t stream);
+Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands, cudaStream_t stream);
+Launch bind_activate(const Activate& attrs, Operands operands, cudaStream_t stream);
+Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands, cudaStream_t stream);
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_accumulate(Operands operands, cudaStream_t stream);
@@ -34,7 +38,7 @@ Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream);
 Launch bind_embedding(Operands operands, cudaStream_t stream);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands, cudaStream_t stream);
 Launch bind_gather_rows(Operands operands, cudaStream_t stream);
-Launch bind_scatter_rows(Operands operands, cudaStream_t stream);
+Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands, cudaStream_t stream);
 Launch bind_soft_cap(const SoftCap& attrs, Operands operands, cudaStream_t stream);

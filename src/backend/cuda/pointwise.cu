@@ -1,29 +1,59 @@
-// Computes SwiGLU and sums of tensors.
+// Computes activations, SwiGLU and sums of tensors.
 #include "backend/cuda/swiglu.cuh"
 
 namespace snug::cuda {
 namespace {
 
-template <class T>
+template <class T, Activation kind>
+struct ActivateBody {
+  Rows<T> x, h;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    auto values = load_floats<N>(x.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] = activated<T, kind>(values[k]).value;
+    save_floats<N>(h.at(row, col), values);
+  }
+};
+
+template <class T, Activation kind>
+struct ActivateBackwardBody {
+  Rows<T> dh, x, dx;
+  bool restore;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    auto d = load_floats<N>(dh.at(row, col));
+    auto h = load_floats<N>(x.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      const Activated y = activated<T, kind>(h[k]);
+      d[k] *= y.slope;
+      h[k] = y.value;
+    }
+    save_floats<N>(dx.at(row, col), d);
+    if (restore) save_floats<N>(dh.at(row, col), h);
+  }
+};
+
+template <class T, Activation kind>
 struct SwiGluBody {
   Rows<T> gate_up, h;
   int64_t n;
-  bool gelu;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const auto gate = load_floats<N>(gate_up.at(row, col)), up = load_floats<N>(gate_up.at(row, n + col));
     Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; k++) out[k] = swiglu<T>(gate[k], up[k], gelu);
+    for (int k = 0; k < N; k++) out[k] = swiglu(activated<T, kind>(gate[k]), up[k]);
     save_floats<N>(h.at(row, col), out);
   }
 };
 
-template <class T>
+template <class T, Activation kind>
 struct SwiGluBackwardBody {
   Rows<T> dh, gate_up, dgate_up;
   int64_t n;
-  bool restore, gelu;
+  bool restore;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const auto d = load_floats<N>(dh.at(row, col));
@@ -31,7 +61,7 @@ struct SwiGluBackwardBody {
     Pack<float, N> dgate, dup, h;
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const SwiGluGradient x = swiglu_gradient<T>(d[k], gate[k], up[k], gelu);
+      const SwiGluGradient x = swiglu_gradient(d[k], activated<T, kind>(gate[k]), up[k]);
       dgate[k] = x.dgate;
       dup[k] = x.dup;
       h[k] = x.h;
@@ -76,17 +106,47 @@ bool halves_wide(const TensorView& view, int64_t n) { return wide({view}) && n %
 
 }  // namespace
 
+Launch bind_activate(const Activate& attrs, Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView h = operands.matrix("h", {x.dtype}, x.rows(), x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_kind(attrs.activation, [&]<Activation kind>() -> Launch {
+      return [=](const RuntimeScalars&) {
+        launch_elements(stream, Extent{x, h}, wide({x, h}), ActivateBody<T, kind>{Rows<T>(x), Rows<T>(h)});
+      };
+    });
+  });
+}
+
+Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands, cudaStream_t stream) {
+  const TensorView dh = operands.take("dh", kActivation);
+  const TensorView x = operands.matrix("x", {dh.dtype}, dh.rows(), dh.cols());
+  const TensorView dx = operands.matrix("dx", {dh.dtype}, dh.rows(), dh.cols());
+  operands.done();
+  return dispatch_activation(dh.dtype, [&]<class T>() {
+    return dispatch_kind(attrs.activation, [&]<Activation kind>() -> Launch {
+      return [=](const RuntimeScalars&) {
+        launch_elements(stream, Extent{dh, x, dx}, wide({dh, x, dx}),
+                        ActivateBackwardBody<T, kind>{Rows<T>(dh), Rows<T>(x), Rows<T>(dx), attrs.restore});
+      };
+    });
+  });
+}
+
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream) {
   const TensorView gate_up = operands.take("gate_up", kActivation);
   const int64_t rows = gate_up.rows(), n = gate_up.cols() / 2;
   operands.expect(gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", gate_up.cols());
   const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
   operands.done();
-  return dispatch_activation(h.dtype, [&]<class T>() -> Launch {
-    return [=](const RuntimeScalars&) {
-      launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({h}),
-                      SwiGluBody<T>{Rows<T>(gate_up), Rows<T>(h), n, swiglu.activation == GateActivation::GeluTanh});
-    };
+  return dispatch_activation(h.dtype, [&]<class T>() {
+    return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
+      return [=](const RuntimeScalars&) {
+        launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({h}),
+                        SwiGluBody<T, kind>{Rows<T>(gate_up), Rows<T>(h), n});
+      };
+    });
   });
 }
 
@@ -96,12 +156,14 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cud
   const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
   const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
   operands.done();
-  return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
-    return [=](const RuntimeScalars&) {
-      launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({dh, dgate_up}),
-                      SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n, swiglu.restore,
-                                            swiglu.activation == GateActivation::GeluTanh});
-    };
+  return dispatch_activation(dh.dtype, [&]<class T>() {
+    return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
+      return [=](const RuntimeScalars&) {
+        launch_elements(
+            stream, Extent(rows, n), halves_wide(gate_up, n) && wide({dh, dgate_up}),
+            SwiGluBackwardBody<T, kind>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n, swiglu.restore});
+      };
+    });
   });
 }
 

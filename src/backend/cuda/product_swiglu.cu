@@ -14,7 +14,7 @@ struct Gated {
     CUtensorMap gate_up, h;
     int columns;  // of h
     bool result;  // whether h is asked for
-    bool gelu;
+    SigmoidGate gate;
   };
   RoundedRows rows;
 
@@ -36,8 +36,8 @@ struct Gated {
         for (int half = 0; half < 2; half++) {
           uint32_t& gate = rows.pairs[j][half];
           const uint32_t up = rows.pairs[kHalf + j][half];
-          gate = packed(swiglu<BFloat16>(low_number(gate), low_number(up), params.gelu),
-                        swiglu<BFloat16>(high_number(gate), high_number(up), params.gelu));
+          gate = packed(swiglu(activated<BFloat16>(low_number(gate), params.gate), low_number(up)),
+                        swiglu(activated<BFloat16>(high_number(gate), params.gate), high_number(up)));
         }
     }
     issue_stages(4 + kHalf / kSumsPerStage);
@@ -59,7 +59,8 @@ struct GatedBackward {
     BFloat16 *dgate_up, *dh;
     int64_t gate_up_stride, dgate_up_stride, dh_stride;
     int m, columns;  // of dh
-    bool restore, gelu;
+    bool restore;
+    SigmoidGate gate;
   };
   static constexpr int kGroups = kSumColumns / 4;
   uint4 dh[kGroups][2];
@@ -110,10 +111,10 @@ struct GatedBackward {
     Pack<uint32_t, 4> dgate, dup, h;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const SwiGluGradient low = swiglu_gradient<BFloat16>(low_number(d[i]), low_number(g[i]), low_number(u[i]),
-                                                           params.gelu),
-                           high = swiglu_gradient<BFloat16>(high_number(d[i]), high_number(g[i]), high_number(u[i]),
-                                                            params.gelu);
+      const Activated low_gate = activated<BFloat16>(low_number(g[i]), params.gate),
+                      high_gate = activated<BFloat16>(high_number(g[i]), params.gate);
+      const SwiGluGradient low = swiglu_gradient(low_number(d[i]), low_gate, low_number(u[i])),
+                           high = swiglu_gradient(high_number(d[i]), high_gate, high_number(u[i]));
       dgate[i] = packed(low.dgate, high.dgate);
       dup[i] = packed(low.dup, high.dup);
       h[i] = params.restore ? packed(low.h, high.h) : d[i];
@@ -146,7 +147,7 @@ MaybeLaunch bind_kernel(const SwiGluGemm& op, std::span<const TensorView> views,
     add_low_rank(w, views[3], true, views[2].cols());
   }
   const Gated::Params params{map_of(gate_up, 16), map_of(op.result ? views[factors + 1] : gate_up, 16), columns,
-                             op.result, op.activation == GateActivation::GeluTanh};
+                             op.result, SigmoidGate(op.activation)};
   return product_launch<Gated, true>(w, params, stream);
 }
 
@@ -170,7 +171,7 @@ MaybeLaunch bind_kernel(const SwiGluGemmBackward& op, std::span<const TensorView
                                .m = w.m,
                                .columns = static_cast<int>(dh.cols()),
                                .restore = op.restore,
-                               .gelu = op.activation == GateActivation::GeluTanh};
+                               .gate = SigmoidGate(op.activation)};
   return product_launch<GatedBackward, false>(w, params, stream);
 }
 

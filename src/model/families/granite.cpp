@@ -14,7 +14,7 @@ ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   model.logits_factor = 1 / factor("logits_scaling");
   for (LayerSpec& layer : model.layers) {
     layer.attention_scale = factor("attention_multiplier");
-    layer.branch_factor = factor("residual_multiplier");
+    layer.residual_multiplier = factor("residual_multiplier");
   }
   return model;
 }

@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 #include "plan/forecast/machine.h"
 
@@ -65,11 +66,16 @@ struct HeadShare {
 };
 constexpr HeadShare kHeadShares[] = {{64, 0.7, 0.71}, {80, 0.78, 0.8},  {96, 0.87, 0.8},
                                      {128, 1, 1},     {192, 1.0, 0.88}, {256, 1.06, 0.91}};
-// These are rates of attention by the kernels for cards before Hopper, as shares measured on an H200. Its cores run
-// fewer of these products than of its own kind, so that other cards may well reach more. The backward goes in steps of
-// 64 queries, or of 16 where a block has 99 KiB of shared memory.
-const RateCurve kTiledAttention{{512, 2048, 16384}, {0.19, 0.32, 0.38}},
-    kTiledBackward{{512, 2048, 16384}, {0.14, 0.19, 0.23}}, kNarrowBackward{{512, 2048, 16384}, {0.11, 0.15, 0.17}};
+// These are rates of attention with heads of 128 by the kernels for cards before and beside Hopper, as shares of the
+// rate of large products, as measured on an H100; kTiledHeadShares has other head sizes as a share of those. The
+// backward is slower where a multiprocessor has 100 KiB of shared memory.
+const RateCurve kTiledAttention{{512, 2048, 16384}, {0.21, 0.36, 0.42}},
+    kTiledBackward{{512, 2048, 16384}, {0.19, 0.245, 0.28}}, kNarrowBackward{{512, 2048, 16384}, {0.165, 0.205, 0.235}};
+constexpr HeadShare kTiledHeadShares[] = {{32, 0.59, 0.78}, {64, 0.93, 0.98},  {96, 1.02, 1.05},
+                                          {128, 1, 1},      {192, 0.99, 0.67}, {256, 0.81, 0.46}};
+// An H100 runs such products (mma.sync) at this share of the rate of its own kind (Luo et al., arXiv:2402.13499). Cards
+// whose products are all of this kind are taken to reach more by as much, which was not measured.
+constexpr double kMmaShare = 0.63;
 // Attention in fp32 reaches this share of the rate of fp32 products, with a warp for each token.
 constexpr double kFp32Attention = 0.027;
 constexpr double kOpSeconds = 4e-6;
@@ -80,15 +86,16 @@ constexpr uint64_t kDriverBytes = 560ull << 20;
 constexpr uint64_t kNcclBytes = 830ull << 20;
 constexpr int kNcclBlocks = 8;
 
-// The shares of kTiledAttention and its like refer to at most these teraflops: cards that make more products by other
-// means are not known to make more of these.
+// The shares of kTiledAttention and its like refer to at most these teraflops: a B200, which makes more products by
+// other means, is not known to make more of these.
 constexpr double kMostOfTiles = 989;
 
 RateCurve attention_of(const Model& model, bool backward) {
   if (model.capability == 90) return backward ? kAttentionBackward : kAttention;
   const bool wide = model.capability == 80 || model.capability == 100;  // blocks with more than 99 KiB
   RateCurve curve = !backward ? kTiledAttention : wide ? kTiledBackward : kNarrowBackward;
-  for (double& rate : curve.rates) rate *= std::min(1.0, kMostOfTiles / model.teraflops);
+  const double share = model.capability == 100 ? std::min(1.0, kMostOfTiles / model.teraflops) : 1 / kMmaShare;
+  for (double& rate : curve.rates) rate *= share;
   return curve;
 }
 
@@ -123,11 +130,8 @@ Cards cards_of(const Model& model, int count) {
       for (double& rate : curve.rates) rate *= share * cards.rates.flops;
       cards.rates.attention.push_back({DType::BF16, backward, head_dim, curve});
     };
-    if (model.capability != 90) {
-      reach(128, 1);
-      continue;
-    }
-    for (const HeadShare& share : kHeadShares) reach(share.dim, backward ? share.backward : share.forward);
+    const std::span<const HeadShare> shares = model.capability == 90 ? std::span(kHeadShares) : kTiledHeadShares;
+    for (const HeadShare& share : shares) reach(share.dim, backward ? share.backward : share.forward);
   }
   const double fp32 = kReachedFp32Flops * 1e12 * model.fp32_teraflops;
   for (const bool backward : {false, true})

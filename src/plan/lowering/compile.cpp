@@ -98,11 +98,11 @@ class Compiler {
   }
 
   Compiled run() {
-    if (!spec_.outline) lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
+    if (!spec_.step_only) lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
     switch (spec_.purpose) {
       case Purpose::Train:
         lower_step();
-        if (!spec_.outline) lower_around_steps();
+        if (!spec_.step_only) lower_around_steps();
         break;
       case Purpose::Evaluate:
         lower_evaluations();
@@ -119,7 +119,7 @@ class Compiler {
     note_owned();
     result_.plan = pack(result_.set, facts_.alignment());
     sync(result_.set, result_.plan);
-    if (spec_.outline) return std::move(result_);
+    if (spec_.step_only) return std::move(result_);
     verify(result_.set, result_.plan);
     result_.hash = result_.set.hash();
     result_.collective_hash = hash_collectives(result_.set);
@@ -150,10 +150,10 @@ class Compiler {
     return spec_.strategy.defer_updates && any;
   }
 
-  // Calls the body once for each shape of a pass; an outline has only the whole shape, which takes the most.
+  // Calls the body once for each shape of a pass; a job of steps alone has only the whole shape, which takes the most.
   template <class Body>
   void in_all_shapes(const Body& body) {
-    for (shape_ = 0; shape_ < (spec_.outline ? 1 : spec_.cut.shapes()); shape_++) body();
+    for (shape_ = 0; shape_ < (spec_.step_only ? 1 : spec_.cut.shapes()); shape_++) body();
     shape_ = 0;
   }
 
@@ -165,7 +165,7 @@ class Compiler {
   template <class Body>
   void for_both_buffers(const Body& body) {
     body();
-    if (!speculates() || spec_.outline) return;
+    if (!speculates() || spec_.step_only) return;
     swapped_ = true;
     storage_.swap_buffers();
     body();
@@ -320,7 +320,7 @@ std::vector<Form> forms_of(const JobSpec& spec) {
   std::vector<Form> forms;
   for (size_t i = 0; i < spec.table.params.size(); i++) {
     const ParamSpec& param = spec.table.params[i];
-    // An outline has no sources.
+    // A job of steps alone has no sources.
     const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
     const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // by the files' quantisation
     forms.push_back(spec.numerics.quantized_base() && param.linear && !left_out   ? Form::Quantized

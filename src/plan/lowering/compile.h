@@ -15,7 +15,7 @@ enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
 // Holds everything that decides the programs.
 struct JobSpec {
   Purpose purpose = Purpose::Train;
-  bool outline = false;  // only what a step repeats, to compare arrangements: neither verified nor hashed, never run
+  bool step_only = false;  // only what a step repeats, to compare arrangements: neither verified nor hashed, never run
   ModelSpec model;
   ParamTable table;
   std::optional<PeftConfig> adapter{};  // the one that is trained
@@ -92,8 +92,8 @@ struct Compiled {
   }
 };
 
-// Compiles a job. Equal specs and facts give equal programs on every machine. Every result but an outline has passed
-// verify().
+// Compiles a job. Equal specs and facts give equal programs on every machine. Every result but that of steps alone has
+// passed verify().
 Compiled compile(const JobSpec& spec, const OpFacts& facts);
 
 // Returns the bytes that the Task::Save programs of a training job's ranks write together, as they lie on a disk.

@@ -17,16 +17,16 @@ inline std::map<std::string, std::string> words_of(BaseFormat) {
 
 template <RecordOf<Numerics> R, class Visit>
 void visit_fields(R& numerics, Visit&& visit) {
-  auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_every_step, head_rows, beta1,
-         beta2, epsilon, weight_decay, max_grad_norm, state, seed] = numerics;
+  auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_once_per_step, logits_chunk_rows,
+         beta1, beta2, epsilon, weight_decay, max_grad_norm, state, seed] = numerics;
   visit("compute", compute);
   visit("compute fp8", fp8_products);
   visit("base", base);
   visit("base_format", base_format);
   visit("plain scales", plain_scales);
   visit("gradient_accumulator", accumulator);
-  visit("reduce_every step", reduce_every_step);
-  visit("rows of logits", head_rows);
+  visit("reduce_every step", reduce_once_per_step);
+  visit("rows of logits", logits_chunk_rows);
   visit("beta1", beta1);
   visit("beta2", beta2);
   visit("epsilon", epsilon);

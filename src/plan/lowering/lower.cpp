@@ -56,7 +56,7 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
 
 HeadParams head_params(const JobContext& job) {
   return {job.table.final_norm, job.table.head, static_cast<float>(job.model.logits_factor),
-          static_cast<float>(job.model.logits_cap), job.numerics.head_rows};
+          static_cast<float>(job.model.logits_cap), job.numerics.logits_chunk_rows};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
@@ -124,7 +124,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
   head_loss(b, x, head_params(job), batch, loss, false);
   const Operand all = of_all_ranks(job, e, "loss", loss);
   e.op("take", HostTask{HostJob::TakeLoss}, {read(copy_to_host(e, "loss.host", all))}, Lane::Host);
-  retire_later(e.program(), job.strategy.retire_lag);
+  retire_later(e.program(), job.strategy.buffer_hold_ops);
 }
 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
@@ -148,7 +148,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);
-  retire_later(e.program(), job.strategy.retire_lag);
+  retire_later(e.program(), job.strategy.buffer_hold_ops);
 }
 
 Operand copy_to_host(Emitter& e, std::string_view what, const Operand& operand) {

@@ -10,7 +10,7 @@ namespace snug {
 namespace {
 
 bool sums_locally(const JobContext& job, const Cut& cut) {
-  return job.numerics.reduce_every_step && job.topology().ranks > 1 && cut.passes > 1;
+  return job.numerics.reduce_once_per_step && job.topology().ranks > 1 && cut.passes > 1;
 }
 
 // Returns whether the backward of each pass writes or adds its gradients in the place of the passes' sum. That needs no
@@ -73,7 +73,7 @@ class TrainProgram {
     for (const int group : unreduced_) reduce(passes_[0], group);
     emitter_.pass(passes_.size() - 1);
     updates_.finish();
-    retire_later(emitter_.program(), strategy_.retire_lag);
+    retire_later(emitter_.program(), strategy_.buffer_hold_ops);
   }
 
  private:
@@ -167,7 +167,7 @@ class TrainProgram {
       for (Pass& pass : passes_) {
         pass.offloaded.emplace_back();
         const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
-        if (policy[ActivationClass::LayerInput] == Retention::Offload && reaches(i)) offload(pass, i, pass.x);
+        if (policy[ActivationClass::LayerBoundary] == Retention::Offload && reaches(i)) offload(pass, i, pass.x);
         if (pass.number == 0) {
           prefetch_ahead(group_of(i), 1);
           begin = emitter_.program().ops.size();
@@ -179,7 +179,7 @@ class TrainProgram {
                                layer_context(job_, cut_, pass.batch, layer), pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
-          if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload && reaches(i))
+          if (kind != ActivationClass::LayerBoundary && policy[kind] == Retention::Offload && reaches(i))
             for (const Value value : builder.values_of(i, kind)) offload(pass, i, value);
       }
       if (pending_update_) interleave_update(begin, updates_.waiting(), passes_.size(), layers() - i);

@@ -63,7 +63,7 @@ class Update {
     GroupUpdates updates(job_, emitter_, step_);
     if (!job_.strategy.defer_updates) updates.update_through(job_.table.group_count() - 1);
     Program& program = emitter_.program();
-    retire_later(program, job_.strategy.retire_lag);
+    retire_later(program, job_.strategy.buffer_hold_ops);
     // Where a norm is not finite, the host reads the partials after the program.
     program.ops[last_sum_].retire = static_cast<OpId>(program.ops.size() - 1);
     return std::move(result_);
@@ -314,14 +314,14 @@ void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& st
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
   updates.update_through(job.table.group_count() - 1);
-  retire_later(emitter.program(), job.strategy.retire_lag);
+  retire_later(emitter.program(), job.strategy.buffer_hold_ops);
 }
 
 void lower_reapply(const JobContext& job, ProgramId program, const StepBuffers& step) {
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
   for (int g = 0; g < job.table.group_count(); g++) updates.reapply(g);
-  retire_later(emitter.program(), job.strategy.retire_lag);
+  retire_later(emitter.program(), job.strategy.buffer_hold_ops);
 }
 
 }  // namespace snug

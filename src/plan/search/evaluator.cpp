@@ -60,8 +60,8 @@ constexpr int kComparedRanks = 8;
 // one does not compile until it is part of the text.
 std::string key_of(const Cut& cut, const Strategy& strategy) {
   const auto& [activations, groups, replicas, reduce_in_backward, layer_major, defer_updates, speculate,
-               update_in_backward, gather_ahead, offloaded_to, retire_lag] = strategy;
-  std::string key = fmt::format("{} {} {} {} ", cut.micro_batch, replicas, gather_ahead, retire_lag);
+               update_in_backward, gather_ahead, offloaded_to, buffer_hold_ops] = strategy;
+  std::string key = fmt::format("{} {} {} {} ", cut.micro_batch, replicas, gather_ahead, buffer_hold_ops);
   auto add = [&](auto... values) { (key.push_back(static_cast<char>('0' + static_cast<int>(values))), ...); };
   add(reduce_in_backward, layer_major, defer_updates, speculate, update_in_backward, offloaded_to);
   for (const ActivationPolicy& policy : activations)
@@ -103,13 +103,13 @@ Strategy Evaluator::strategy(const Point& p) const {
   if (p.reach == Reach::Near || lanes_of(strategy, p.cut) == LaneMode::Inline) return strategy;
   const bool ahead = p.reach == Reach::FarAhead;
   if (ahead) strategy.gather_ahead = kGroupsAhead;
-  strategy.retire_lag = ahead ? kOpsWhereAhead : kOpsBehind;
+  strategy.buffer_hold_ops = ahead ? kOpsWhereAhead : kOpsBehind;
   return strategy;
 }
 
-JobSpec Evaluator::job(const Point& p, bool outline) const {
+JobSpec Evaluator::job(const Point& p, bool step_only) const {
   JobSpec job = spec_;
-  job.outline = outline;
+  job.step_only = step_only;
   job.cut = p.cut;
   job.strategy = strategy(p);
   return job;

@@ -60,7 +60,7 @@ class Evaluator {
   uint64_t ops() const { return ops_; }
 
  private:
-  JobSpec job(const Point& p, bool outline) const;
+  JobSpec job(const Point& p, bool step_only) const;
   struct Pending {
     std::string key;
     JobSpec job;

@@ -69,11 +69,11 @@ class Fitter::Search {
     if (std::ranges::none_of(all, &Candidate::fits)) search_for_host(all, caps);
     for (;;) {  // this ends, as each that does not fit has more around its steps than any before
       FitResult result = choose(all);
-      if (result.chosen) reducer_.note_around(result.compiled, evaluate(chosen_));
+      if (result.chosen) reducer_.note_other_programs(result.compiled, evaluate(chosen_));
       if (!result.chosen || result.tried[*result.chosen].fits) return result;
       reducer_.allow(kRefining);  // however much was spent: with nothing left, everything would be enabled at once
       const std::optional<Candidate> adjusted = solver_.adjusted(chosen_);
-      all = {adjusted ? *adjusted : solver_.judged(chosen_, true)};
+      all = {adjusted ? *adjusted : solver_.judge(chosen_, true)};
       solver_.replace_by_least(all[0]);
       if (all[0].fits)
         vary(all);
@@ -95,7 +95,7 @@ class Fitter::Search {
       best = other;
     // An arrangement found under other caps may still fit; with more room nothing is slower than with less.
     if (near_ && reducer_.kept(*near_, MemoryScope::Node) && (!best || evaluate(*near_).seconds < best->seconds))
-      best = solver_.judged(*near_, true);
+      best = solver_.judge(*near_, true);
     for (auto i = std::max(here - reach, std::ptrdiff_t{0}); i <= std::min(here + reach, std::ssize(cuts) - 1); i++) {
       Point p = baseline(chosen_);
       p.cut = cuts[static_cast<size_t>(i)];
@@ -172,7 +172,7 @@ class Fitter::Search {
     std::vector<size_t> sharded;
     std::optional<Candidate> other;
     const auto consider = [&](const std::vector<size_t>& left) {
-      const Candidate found = solver_.solved(p, left, sharded, other ? other->seconds : best.seconds);
+      const Candidate found = solver_.solve(p, left, sharded, other ? other->seconds : best.seconds);
       if (found.fits && (!other || found.seconds < other->seconds)) other = found;
     };
     const std::vector<MemoryOption>& options = evaluator_.options(p);
@@ -183,7 +183,7 @@ class Fitter::Search {
       consider(reducer_.helping(p));
     }
     for (const size_t d : reducer_.helping(p)) {
-      const bool sent = options[d].kind == MemoryOption::Kind::Activations && !options[d].to_disk;
+      const bool sent = options[d].kind == MemoryOption::Kind::Activations && !options[d].frees_host;
       if (!sent && options[d].kind != MemoryOption::Kind::Recompute) continue;
       // Most of what is offloaded is copied after the pass that made it.
       p.reach = sent && best.point.reach == Reach::Near ? Reach::FarBehind : best.point.reach;
@@ -201,7 +201,7 @@ class Fitter::Search {
     caps.host_bytes = allowed;
     reducer_.set_caps(caps);
     solver_.forget_fastest();
-    if (found && found->fits) all.push_back(solver_.judged(found->point, false));
+    if (found && found->fits) all.push_back(solver_.judge(found->point, false));
   }
 
   // Keeps the fastest few that fit, and refines them.
@@ -271,10 +271,10 @@ class Fitter::Search {
           Point less = best.point;
           less.positions[d] = left;
           const std::vector<size_t> others = without(reducer_.helping(less), d);
-          Candidate found = solver_.solved(less, others, enabled_of(less), partly ? limit : kNoLimit, side_effects);
+          Candidate found = solver_.solve(less, others, enabled_of(less), partly ? limit : kNoLimit, side_effects);
           if (partly && !found.fits && found.seconds < limit && side_effects == SideEffects::Allow) {
             side_effects = SideEffects::Forbid;
-            found = solver_.solved(less, others, enabled_of(less), limit, side_effects);
+            found = solver_.solve(less, others, enabled_of(less), limit, side_effects);
           }
           if (!found.fits || found.seconds >= limit) continue;
           best = found;
@@ -313,7 +313,7 @@ class Fitter::Search {
     if (cut == all.end() && other != all.end()) cut = std::find_if_not(std::next(other), all.end(), of_cut);
     if (cut == all.end() || cut->seconds >= kClose * best.seconds) return;
     if (Point p = cut->point; std::exchange(p.reach, best.point.reach) != best.point.reach)
-      if (const Candidate found = solver_.solved(p, reducer_.helping(p), enabled_of(p));
+      if (const Candidate found = solver_.solve(p, reducer_.helping(p), enabled_of(p));
           found.fits && found.seconds < cut->seconds)
         *cut = found;
     polish(*cut);
@@ -345,8 +345,8 @@ class Fitter::Search {
       const std::vector<size_t> enabled = enabled_of(p);
       if (!reducer_.kept(p, MemoryScope::Node))
         for (const size_t d : enabled)  // costs are those of whole options, and a little more of one may suffice
-          if (Point further = p; reducer_.extend(further, d)) consider(solver_.judged(further, true));
-      consider(solver_.solved(p, reducer_.helping(p), enabled));
+          if (Point further = p; reducer_.extend(further, d)) consider(solver_.judge(further, true));
+      consider(solver_.solve(p, reducer_.helping(p), enabled));
     };
     auto attempt_with = [&](auto Point::*order, auto value) {
       Point p = best.point;

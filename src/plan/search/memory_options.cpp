@@ -154,16 +154,16 @@ std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage,
                          for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
                        }});
   for (const Space space : {Space::Host, Space::Disk}) {
-    const bool to_disk = space == Space::Disk;
+    const bool frees_host = space == Space::Disk;
     for (const std::optional<ActivationClass> only :
          {std::optional(ActivationClass::Mlp), std::optional(ActivationClass::Attention),
           std::optional<ActivationClass>()})
       if (!choices.activations)
-        options.push_back({MemoryOption::Kind::Activations, to_disk, layers,
+        options.push_back({MemoryOption::Kind::Activations, frees_host, layers,
                            [=](Strategy& s, int64_t n) { offload_values(s, only, n, space); }});
     for (const Kind& kind : kOffloads)
       if (!(choices.*kind.pinned))
-        options.push_back({kind.kind, to_disk, groups, [field = kind.field, space](Strategy& s, int64_t n) {
+        options.push_back({kind.kind, frees_host, groups, [field = kind.field, space](Strategy& s, int64_t n) {
                              offload_groups(s, field, n, space);
                            }});
   }
@@ -182,9 +182,9 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
                      strategy.update_in_backward         ? ", updates in the backward"
                      : strategy.speculate && states_away ? ", speculative updates"
                                                          : "",
-                     strategy.gather_ahead > 1                     ? ", fetching far ahead"
-                     : strategy.retire_lag > Strategy{}.retire_lag ? ", copies far behind"
-                                                                   : "",
+                     strategy.gather_ahead > 1                               ? ", fetching far ahead"
+                     : strategy.buffer_hold_ops > Strategy{}.buffer_hold_ops ? ", copies far behind"
+                                                                             : "",
                      recompute_words(strategy), offload_words(strategy));
 }
 

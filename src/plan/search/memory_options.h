@@ -9,7 +9,7 @@ namespace snug {
 
 struct MemoryOption {
   enum class Kind : uint8_t { Recompute, Shard, Activations, States, Gradients, Weights } kind = Kind::Recompute;
-  bool to_disk = false;                         // frees the host's memory too
+  bool frees_host = false;                      // frees the host's memory too
   int64_t most = 0;                             // positions go from 0, where nothing is enabled, to this
   std::function<void(Strategy&, int64_t)> set;  // sets a position
 };

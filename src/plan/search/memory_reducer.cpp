@@ -52,18 +52,19 @@ bool MemoryReducer::fit_all(const Footprint& rank) const { return fits(rank, ran
 Footprint MemoryReducer::footprint(const Point& p) {
   const Evaluation& step = evaluator_.evaluate(p);
   Footprint all = step;
-  all.ops += around_.ops;
+  all.ops += other_programs_.ops;
   for (size_t space = 0; space < all.arena_bytes.size(); space++)
-    if (around_.arena_bytes[space] > 0)
-      all.arena_bytes[space] = std::max(all.arena_bytes[space], step.persistent[space] + around_.arena_bytes[space]);
+    if (other_programs_.arena_bytes[space] > 0)
+      all.arena_bytes[space] =
+          std::max(all.arena_bytes[space], step.persistent[space] + other_programs_.arena_bytes[space]);
   return fit_all(step) && !fit_all(all) ? evaluator_.whole(p) : all;
 }
 
-void MemoryReducer::note_around(const Compiled& whole, const Evaluation& step) {
-  around_.ops = std::max(around_.ops, whole.set.op_count() - step.ops);
-  for (size_t space = 0; space < around_.arena_bytes.size(); space++)
-    around_.arena_bytes[space] =
-        std::max(around_.arena_bytes[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
+void MemoryReducer::note_other_programs(const Compiled& whole, const Evaluation& step) {
+  other_programs_.ops = std::max(other_programs_.ops, whole.set.op_count() - step.ops);
+  for (size_t space = 0; space < other_programs_.arena_bytes.size(); space++)
+    other_programs_.arena_bytes[space] =
+        std::max(other_programs_.arena_bytes[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
 }
 
 // Returns the need of the scope that is beyond its cap by the most bytes, or nearest to it.
@@ -82,14 +83,14 @@ std::vector<size_t> MemoryReducer::helping(const Point& p, MemoryScope scope) co
   for (size_t d = 0; d < options(p).size(); d++) {
     const MemoryOption& option = options(p)[d];
     const bool compute = option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Shard;
-    if (compute || option.to_disk == (scope == MemoryScope::Node)) found.push_back(d);
+    if (compute || option.frees_host == (scope == MemoryScope::Node)) found.push_back(d);
   }
   return found;
 }
 
 std::vector<size_t> MemoryReducer::computing(const Point& p) const {
   std::vector<size_t> found = helping(p, MemoryScope::Node);
-  std::erase_if(found, [&](size_t d) { return options(p)[d].to_disk; });
+  std::erase_if(found, [&](size_t d) { return options(p)[d].frees_host; });
   return found;
 }
 

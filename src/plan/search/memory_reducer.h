@@ -38,10 +38,11 @@ class MemoryReducer {
   // Allows this many ops where fewer are left.
   void allow_at_least(uint64_t ops);
 
-  // Returns the needs of a step, or of loading, saving and evaluating if those are known to be more (note_around).
-  // These take about as much in all arrangements beside what persists on a rank, and are worked out where they decide.
+  // Returns the needs of a step, or of loading, saving and evaluating if those are known to be more
+  // (note_other_programs). These take about as much in all arrangements beside what persists on a rank, and are worked
+  // out where they decide.
   Footprint footprint(const Point& p);
-  void note_around(const Compiled& whole, const Evaluation& step);
+  void note_other_programs(const Compiled& whole, const Evaluation& step);
   bool fit_all(const Footprint& rank) const;
   Complexity complexity_of(const Point& p);
   // Returns the bytes by which the tightest cap is exceeded; negative where all are kept.
@@ -91,7 +92,7 @@ class MemoryReducer {
   Caps caps_;
   bool rough_ = false;
   uint64_t began_at_ = 0;                    // Evaluator::ops() when the caps were set
-  Footprint around_;                         // bytes that loading, saving and evaluating took beside what persists
+  Footprint other_programs_;                 // bytes that loading, saving and evaluating took beside what persists
   std::map<std::string, OptionCost> costs_;  // valid under any caps
   std::set<std::string> worthless_;
 };

@@ -47,7 +47,8 @@ Complexity complexity(const Cut& cut, const Strategy& strategy, const Footprint&
   }
   c.moved_passes = strategy.layer_major ? cut.passes : 0;
   c.updates = int{strategy.defer_updates} + int{strategy.speculate} + int{strategy.update_in_backward};
-  c.transfers = int{strategy.retire_lag > Strategy{}.retire_lag} + int{strategy.gather_ahead > Strategy{}.gather_ahead};
+  c.transfers =
+      int{strategy.buffer_hold_ops > Strategy{}.buffer_hold_ops} + int{strategy.gather_ahead > Strategy{}.gather_ahead};
   c.sharded_groups = std::ranges::count(strategy.groups, true, &GroupPlacement::shard_weights);
   return c;
 }

@@ -73,7 +73,7 @@ void Simplifier::search() {
   Point least = this->simplest()->point;
   for (const size_t d : enabled_of(least) | std::views::reverse)
     if (!out_of_effort()) reducer_.retract(least, d, true);
-  if (reducer_.kept(least, MemoryScope::Node)) solver_.judged(least, true);
+  if (reducer_.kept(least, MemoryScope::Node)) solver_.judge(least, true);
   reducer_.set_rough(false);
 }
 
@@ -90,7 +90,7 @@ void Simplifier::search_without_offloading() {
 
 std::optional<Candidate> Simplifier::consider(const Point& p, const std::vector<size_t>& left) {
   if (evaluator_.evaluate(p).seconds > limit_) return std::nullopt;
-  const Candidate found = solver_.solved(p, left, enabled_of(p), limit_);
+  const Candidate found = solver_.solve(p, left, enabled_of(p), limit_);
   return found.fits && found.seconds <= limit_ ? std::optional(found) : std::nullopt;
 }
 

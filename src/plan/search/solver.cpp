@@ -31,7 +31,7 @@ std::vector<size_t> without(std::vector<size_t> options, size_t d) {
   return options;
 }
 
-Candidate Solver::judged(const Point& p, bool fits) {
+Candidate Solver::judge(const Point& p, bool fits) {
   const Evaluation& at = evaluator_.evaluate(p);
   if (fits && at.seconds < fastest_) {
     fastest_ = at.seconds;
@@ -47,7 +47,7 @@ Candidate Solver::judged(const Point& p, bool fits) {
 std::optional<Candidate> Solver::least(const Point& baseline, double limit) {
   if (evaluator_.evaluate(baseline).seconds > limit) return std::nullopt;
   if (!reducer_.kept(baseline, MemoryScope::Node) && reducer_.is_hopeless(baseline, kHopeless))
-    return judged(reducer_.all_on(baseline), false);
+    return judge(reducer_.all_on(baseline), false);
   std::optional<Candidate> best;
   if (reducer_.device_is_apart()) {
     Point p = baseline;
@@ -57,16 +57,16 @@ std::optional<Candidate> Solver::least(const Point& baseline, double limit) {
     const bool sufficed = relieved && reducer_.kept(p, MemoryScope::Node);
     if (relieved && !sufficed) {
       const Candidate spared =
-          solved(baseline, reducer_.helping(p, MemoryScope::Device), {}, kNoLimit, SideEffects::Forbid);
+          solve(baseline, reducer_.helping(p, MemoryScope::Device), {}, kNoLimit, SideEffects::Forbid);
       if (spared.fits) return spared;
     }
-    best = solved(p, reducer_.helping(p, MemoryScope::Node), enabled);
+    best = solve(p, reducer_.helping(p, MemoryScope::Node), enabled);
     if (sufficed || (best->fits && evaluator_.evaluate(baseline).seconds >= kBetter * best->seconds)) return best;
   }
-  const Candidate other = solved(baseline, reducer_.helping(baseline, MemoryScope::Node), {});
+  const Candidate other = solve(baseline, reducer_.helping(baseline, MemoryScope::Node), {});
   if (!best || !best->fits || (other.fits && other.seconds < best->seconds)) best = other;
   if (best->fits) return best;
-  const Candidate computed = solved(baseline, reducer_.computing(baseline), {});
+  const Candidate computed = solve(baseline, reducer_.computing(baseline), {});
   if (computed.fits) return computed;
   if (std::isfinite(fastest_) || !reducer_.device_is_apart()) return best;
   const std::optional<Candidate> last = by_the_host(baseline);
@@ -79,7 +79,7 @@ std::optional<Candidate> Solver::by_the_host(const Point& baseline) {
   const std::vector<size_t> computing = reducer_.computing(baseline),
                             helping = reducer_.helping(baseline, MemoryScope::Device);
   const auto kept = [&](const Point& p, const std::vector<size_t>& left) {
-    return solved(p, left, enabled_of(p), kNoLimit, SideEffects::Forbid);
+    return solve(p, left, enabled_of(p), kNoLimit, SideEffects::Forbid);
   };
   const Candidate all = kept(baseline, helping);
   for (const size_t d : enabled_of(all.point)) {
@@ -96,22 +96,22 @@ std::optional<Candidate> Solver::by_the_host(const Point& baseline) {
   return std::nullopt;
 }
 
-Candidate Solver::solved(Point p, std::vector<size_t> left, std::vector<size_t> enabled, double limit,
-                         SideEffects side_effects) {
+Candidate Solver::solve(Point p, std::vector<size_t> left, std::vector<size_t> enabled, double limit,
+                        SideEffects side_effects) {
   if (side_effects == SideEffects::Forbid && reducer_.device_is_apart() &&
       !reducer_.reduce(p, MemoryScope::Device, left, enabled, limit, side_effects))
-    return judged(p, false);
-  if (!reducer_.reduce(p, MemoryScope::Node, std::move(left), enabled, limit)) return judged(p, false);
+    return judge(p, false);
+  if (!reducer_.reduce(p, MemoryScope::Node, std::move(left), enabled, limit)) return judge(p, false);
   for (auto d = enabled.rbegin(); d != enabled.rend() && !reducer_.rough() && !reducer_.spent(); ++d)
     reducer_.retract(p, *d);
-  return judged(p, true);
+  return judge(p, true);
 }
 
 std::optional<Candidate> Solver::adjusted(Point p) {
   std::vector<size_t> enabled = enabled_of(p);
   if (!reducer_.reduce(p, MemoryScope::Node, reducer_.helping(p), enabled, kNoLimit)) return std::nullopt;
   for (const size_t d : enabled | std::views::reverse) reducer_.retract(p, d);
-  return judged(p, true);
+  return judge(p, true);
 }
 
 void Solver::replace_by_least(Candidate& found) {

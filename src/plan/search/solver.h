@@ -34,15 +34,15 @@ class Solver {
   // References must outlive the solver.
   Solver(Evaluator& evaluator, MemoryReducer& reducer) : evaluator_(evaluator), reducer_(reducer) {}
 
-  Candidate judged(const Point& p, bool fits);
+  Candidate judge(const Point& p, bool fits);
   // Enables the least that is needed at a cut and stage, or everything where that is not enough. It first uses the
   // host's memory; if that asks too much of the host, it uses as much of it as there is, then the disk instead, and, as
   // the host has staging for the disk, neither. Returns nothing if a step takes longer than `limit` with all off.
   std::optional<Candidate> least(const Point& baseline, double limit);
   // Enables the options `left` as far as needed, and takes those that were `enabled` before back as far as possible. It
   // gives up where a step takes `limit` before memory suffices.
-  Candidate solved(Point p, std::vector<size_t> left, std::vector<size_t> enabled, double limit = kNoLimit,
-                   SideEffects side_effects = SideEffects::Allow);
+  Candidate solve(Point p, std::vector<size_t> left, std::vector<size_t> enabled, double limit = kNoLimit,
+                  SideEffects side_effects = SideEffects::Allow);
   // Enables more where that is needed, or takes back what is not; returns nothing if the point does not fit.
   std::optional<Candidate> adjusted(Point p);
   // Replaces the candidate by the least that is needed under the caps as now known, in its cut and order, if that is

@@ -29,7 +29,7 @@ ActivationPolicy policy_of(Recompute recompute) {
   if (recompute == Recompute::Mlp || recompute == Recompute::Block) again(ActivationClass::Mlp);
   if (recompute != Recompute::Block) return policy;
   for (const ActivationClass kind : kPlannedClasses)
-    if (kind != ActivationClass::LayerInput) again(kind);
+    if (kind != ActivationClass::LayerBoundary) again(kind);
   return policy;
 }
 
@@ -52,7 +52,7 @@ std::string words_of(const ActivationPolicy& policy, Retention wanted) {
 
 std::string recompute_words(const ActivationPolicy& policy) {
   ActivationPolicy layer = policy_of(Recompute::Block);
-  layer[ActivationClass::LayerInput] = policy[ActivationClass::LayerInput];
+  layer[ActivationClass::LayerBoundary] = policy[ActivationClass::LayerBoundary];
   return policy == layer ? "block" : words_of(policy, Retention::Recompute);
 }
 

@@ -17,11 +17,11 @@ struct Numerics {
   bool fp8_products = false;    // of linears; frozen ones are kept in Fp8 then, and compute is BF16
   DType base = DType::BF16;     // of frozen weights that are not quantized: BF16 or F32
   BaseFormat base_format =
-      BaseFormat::Plain;           // of frozen linears; embeddings, head, norms and biases are never quantized
-  bool plain_scales = false;       // Nf4: its scales are not quantised themselves
-  DType accumulator = DType::F32;  // of gradients summed over passes
-  bool reduce_every_step = false;  // ranks are summed once a step, else in every pass
-  int64_t head_rows = 1024;        // rows of a chunk of logits
+      BaseFormat::Plain;              // of frozen linears; embeddings, head, norms and biases are never quantized
+  bool plain_scales = false;          // Nf4: its scales are not quantised themselves
+  DType accumulator = DType::F32;     // of gradients summed over passes
+  bool reduce_once_per_step = false;  // ranks are summed once a step, else in every pass
+  int64_t logits_chunk_rows = 1024;   // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
   StateFormat state = StateFormat::Fp32;  // Bit8 with BF16 products only
@@ -83,7 +83,7 @@ struct Strategy {
   bool update_in_backward = false;   // of all groups, in place, with no norm to wait for; gradients reduced at once
   int64_t gather_ahead = 1;          // groups whose weights are fetched or gathered ahead of their use
   Space offloaded_to = Space::Host;  // where offloaded forward values lie
-  int64_t retire_lag = 12;           // ops for which the buffers of a copy stay reserved beyond it
+  int64_t buffer_hold_ops = 12;      // ops for which the buffers of a copy stay reserved beyond it
   bool operator==(const Strategy&) const = default;
 };
 
