@@ -165,7 +165,7 @@ void attention(int64_t tokens, int64_t length, DType dtype, double best) {
   print("attention", sizes, best_seconds(cpu::bind_attention(forward, views), runtime), 2 * product, bytes, best);
 
   std::vector<TensorView> back{dout, q, k, v, out, lse, bounds, dq, dk, dv};
-  const AttentionBackward backward{shape, scale};
+  const AttentionBackward backward{{shape, scale}};
   back.push_back(memory.scratch(cpu::attention_backward_scratch_bytes(backward, operands_of(back))));
   print("attention dqkv", sizes, best_seconds(cpu::bind_attention_backward(backward, back), runtime), 5 * product,
         2 * bytes, best);

@@ -239,44 +239,55 @@ class Report {
   }
 
   void attention() {
-    for (const int64_t length : {int64_t{512}, int64_t{2048}, t_}) equal_documents("attention", kHeads, length);
+    const int64_t length = std::min<int64_t>(2048, t_);
+    for (const int64_t tokens : {int64_t{512}, int64_t{2048}, t_}) equal_documents("attention", {kHeads}, tokens);
     std::vector<int32_t> bounds{0};  // halves, down to a token
     int64_t pairs = 0;
     for (int64_t left = t_; left > 1; left -= left / 2) {
       bounds.push_back(bounds.back() + static_cast<int32_t>(left / 2));
       pairs += left / 2 * (left / 2);
     }
-    attention("attention", "unequal", kHeads, bounds, pairs / t_);
+    attention("attention unequal", {kHeads, kScale, pairs / t_}, bounds);
     // Heads of all sizes, about as many numbers a token, four over each of keys.
     for (const int64_t dim : {32, 48, 64, 72, 80, 96, 100, 112, 128, 160, 192, 256}) {
       const int64_t kv_heads = (kHeads.query_columns() + 2 * dim) / (4 * dim);
-      equal_documents(fmt::format("heads of {}", dim), {4 * kv_heads, kv_heads, dim}, std::min<int64_t>(2048, t_));
+      equal_documents(fmt::format("heads of {}", dim), {{4 * kv_heads, kv_heads, dim}}, length);
     }
     for (const int64_t dim : {128, 256})  // Gemma 2's
-      equal_documents(fmt::format("capped heads of {}", dim), {4096 / dim, 2048 / dim, dim},
-                      std::min<int64_t>(2048, t_), 50.0f);
+      equal_documents(fmt::format("capped heads of {}", dim), {.shape = {4096 / dim, 2048 / dim, dim}, .cap = 50},
+                      length);
+    for (const int64_t dim : {64, 72, 80, 128})  // as towers have them
+      equal_documents(fmt::format("bidirectional heads of {}", dim),
+                      {.shape = {1152 / dim, 1152 / dim, dim}, .bidirectional = true}, length);
+    equal_documents("heads of 192, values of 128", {.shape = {16, 16, 192}, .value_dim = 128}, length);
+    equal_documents("heads of 64 with sinks", {.shape = {64, 8, 64}, .window = 128, .sinks = true}, length);
   }
 
-  void equal_documents(std::string_view name, const HeadShape& heads, int64_t length, float cap = 0) {
+  void equal_documents(std::string_view name, Attention op, int64_t length) {
     if (length > t_) return;
     std::vector<int32_t> bounds;
     for (int64_t start = 0; start <= t_; start += length) bounds.push_back(static_cast<int32_t>(start));
-    attention(name, fmt::format("{} x {}", bounds.size() - 1, length), heads, bounds, length, cap);
+    op.scale = kScale;
+    op.longest = length;
+    attention(fmt::format("{} {} x {}", name, bounds.size() - 1, length), op, bounds);
   }
 
-  // Counted as if all documents were `longest` tokens.
-  void attention(std::string_view name, std::string_view documents, const HeadShape& heads,
-                 const std::vector<int32_t>& bounds, int64_t longest, float cap = 0) {
+  // Counted as if all documents were as long as the longest.
+  void attention(const std::string& name, const Attention& op, const std::vector<int32_t>& bounds) {
+    const HeadShape& heads = op.shape;
     const RuntimeScalars runtime{.documents = static_cast<int64_t>(bounds.size()) - 1};
-    const Shape queries{t_, heads.query_columns()}, keys{t_, heads.key_columns()};
-    product(fmt::format("{} {}", name, documents), Attention{heads, 0.088f, longest, 0, cap},
-            {r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), list(bounds), w(kBF16, queries),
-             w(kF32, {heads.heads, t_})},
-            runtime);
-    product(fmt::format("{}_backward {}", name, documents), AttentionBackward{heads, 0.088f, longest, 0, cap},
-            {r(kBF16, queries), r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), r(kBF16, queries),
-             r(kF32, {heads.heads, t_}), list(bounds), w(kBF16, queries), w(kBF16, keys), w(kBF16, keys)},
-            runtime);
+    const Shape queries{t_, heads.query_columns()}, keys{t_, heads.key_columns()}, values{t_, op.value_columns()},
+        results{t_, op.result_columns()};
+    std::vector<Arg> forward{r(kBF16, queries), r(kBF16, keys), r(kBF16, values), list(bounds)};
+    std::vector<Arg> backward{r(kBF16, results), r(kBF16, queries),          r(kBF16, keys), r(kBF16, values),
+                              r(kBF16, results), r(kF32, {heads.heads, t_}), list(bounds)};
+    if (op.sinks) forward.push_back(r(kF32, {heads.heads}));
+    if (op.sinks) backward.push_back(r(kF32, {heads.heads}));
+    forward.insert(forward.end(), {w(kBF16, results), w(kF32, {heads.heads, t_})});
+    backward.insert(backward.end(), {w(kBF16, queries), w(kBF16, keys), w(kBF16, values)});
+    if (op.sinks) backward.push_back(w(kF32, {heads.heads}));
+    product(name, op, forward, runtime);
+    product(fmt::format("{} backward", name), AttentionBackward{op}, backward, runtime);
   }
 
   void layers() {
@@ -365,6 +376,7 @@ class Report {
 
   static constexpr int64_t kHidden = 4096, kFfn = 14336, kVocabulary = 128256;
   static constexpr HeadShape kHeads{32, 8, 128};
+  static constexpr float kScale = 0.088f;
   Bench bench_;
   int64_t t_;
   std::string_view only_;  // rows whose names have it

@@ -10,6 +10,14 @@
 namespace snug {
 namespace {
 
+// Binds as a program does: the operands are taken one after the other.
+template <auto bind>
+constexpr auto kByOperands = [](const auto& attrs, const std::vector<TensorView>& views) {
+  Op op;
+  op.attrs = attrs;
+  return bind(attrs, Operands(op, views));
+};
+
 // ---- The reference --------------------------------------------------------------------------------------------------
 
 template <class S>
@@ -194,9 +202,9 @@ struct AttentionData {
     const auto [q, k, v] = parts_of(qkv.view(), x.shape);
     const auto [dq, dk, dv] = parts_of(dqkv.view(), x.shape);
     run_op(Attention{x.shape, scale()}, {q, k, v, bounds, out.view(), lse.view()}, runtime,
-           cpu::attention_scratch_bytes, cpu::bind_attention);
-    run_op(AttentionBackward{x.shape, scale()}, {dout.view(), q, k, v, out.view(), lse.view(), bounds, dq, dk, dv},
-           runtime, cpu::attention_backward_scratch_bytes, cpu::bind_attention_backward);
+           cpu::attention_scratch_bytes, kByOperands<cpu::bind_attention>);
+    run_op(AttentionBackward{{x.shape, scale()}}, {dout.view(), q, k, v, out.view(), lse.view(), bounds, dq, dk, dv},
+           runtime, cpu::attention_backward_scratch_bytes, kByOperands<cpu::bind_attention_backward>);
   }
   float scale() const { return 1 / std::sqrt(static_cast<float>(x.shape.dim)); }
 
@@ -330,9 +338,9 @@ TEST(CachedAttention, ContinuesWhatAttentionComputes) {
         Guarded out(dtype, n, shape.heads * shape.dim, 3);
         const RuntimeScalars runtime{.position = position};
         run_op(CacheAppend{shape}, {k, v, cache.view()}, runtime, cpu::cache_append_scratch_bytes,
-               cpu::bind_cache_append);
+               kByOperands<cpu::bind_cache_append>);
         run_op(CachedAttention{shape, scale}, {q, cache.view(), out.view()}, runtime,
-               cpu::cached_attention_scratch_bytes, cpu::bind_cached_attention);
+               cpu::cached_attention_scratch_bytes, kByOperands<cpu::bind_cached_attention>);
         for (int64_t i = 0; i < n; i++)
           for (int64_t c = 0; c < shape.heads * shape.dim; c++) {
             const auto t = static_cast<size_t>(position + i), column = static_cast<size_t>(c);

@@ -30,7 +30,7 @@ TEST(CudaFacts, AGainsGradientNeedsARowOfSumsForEveryEightRows) {
 }
 
 TEST(CudaFacts, AttentionNeedsCountersAndItsBackwardANumberForEveryTokenAndHead) {
-  EXPECT_EQ(scratch(AttentionBackward{{32, 8, 128}}, {4096, 4096}), 256 + 4096 * 32 * sizeof(float));
+  EXPECT_EQ(scratch(AttentionBackward{{{32, 8, 128}}}, {4096, 4096}), 256 + 4096 * 32 * sizeof(float));
   EXPECT_EQ(scratch(Attention{{32, 8, 128}}, {4096, 4096}), 256);
 }
 

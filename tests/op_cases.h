@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "op_case.h"
+#include "op_cases_attention.h"
 #include "op_cases_norm.h"
 #include "op_cases_products.h"
 #include "op_cases_quantize.h"
@@ -14,116 +15,8 @@
 
 namespace snug {
 
-// ---- Attention ------------------------------------------------------------------------------------------------------
-
-// Weights of keys are rounded to the products' dtype before they meet the values.
-inline double attention_error(DType t) { return t == DType::BF16 ? 1.5e-2 : 4e-6; }
-
-// Attention of so many tokens in three documents, and its backward.
-inline void add_attention_and_backward(OpCases& cases, const std::string& suffix, DType t, const Attention& attention,
-                                       int64_t tokens, const std::vector<int32_t>& documents) {
-  const auto [shape, scale, longest, window, cap] = attention;
-  const double error = attention_error(t);
-  const RuntimeScalars runtime{.documents = 3};
-  const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
-  const auto q = in("q", t, queries, uniform(-2, 2), 8), k = in("k", t, keys, uniform(-2, 2)),
-             v = in("v", t, keys, uniform(-2, 2));
-  const auto starts = in("documents", DType::I32, {std::ssize(documents)}, list(documents));
-  cases.push_back({"attention." + suffix,
-                   attention,
-                   {q, k, v, starts, out("out", t, queries), out("lse", DType::F32, {shape.heads, tokens})},
-                   runtime,
-                   error,
-                   error});
-  cases.push_back(
-      {"attention_backward." + suffix,
-       AttentionBackward{shape, scale, longest, window, cap},
-       {in("dout", t, queries), q, k, v, in("out", t, queries), in("lse", DType::F32, {shape.heads, tokens}), starts,
-        out("dq", t, queries), out("dk", t, keys), out("dv", t, keys)},
-       runtime,
-       2 * error,
-       2 * error,
-       [attention](std::vector<ref::Tensor>& o) {
-         const auto y = ref::attention<double>(ref::side_by_side(std::span(o).subspan(1, 3)), attention.shape,
-                                               static_cast<double>(attention.scale), o[6].integers(4), attention.window,
-                                               static_cast<double>(attention.cap));
-         o[4].values = y.out.data;
-         o[5].values = y.lse.data;
-       }});
-}
-
-// "bf16.h4_2x16.w5"
-inline std::string attention_suffix(const std::string& kind, const HeadShape& shape, int64_t window) {
-  return fmt::format("{}.h{}_{}x{}{}", kind, shape.heads, shape.kv_heads, shape.dim,
-                     window ? fmt::format(".w{}", window) : "");
-}
-
-inline void add_attention(OpCases& cases) {
-  for (const DType t : kActivations)
-    for (const HeadShape& shape : {HeadShape{3, 3, 24}, HeadShape{7, 1, 8}, HeadShape{4, 2, 16}})
-      for (const int64_t window : {0, 5}) {
-        const auto suffix = attention_suffix(std::string(name(t)), shape, window);
-        add_attention_and_backward(cases, suffix, t, {shape, 0.3f, 0, window}, 37,
-                                   {0, 1, 20, 33, 0});  // the last is beyond RuntimeScalars::documents
-        for (const int64_t n : {1, 5}) {
-          const RuntimeScalars cached{.position = 11};
-          const Shape cache{20, 2 * shape.key_columns()};
-          const Shape queries{n, shape.query_columns()}, keys{n, shape.key_columns()};
-          if (window == 0)
-            cases.push_back({fmt::format("cache_append.{}.n{}", suffix, n),
-                             CacheAppend{shape},
-                             {in("k", t, keys), in("v", t, keys), inout("cache", t, cache)},
-                             cached,
-                             0,
-                             0});
-          cases.push_back(
-              {fmt::format("cached_attention.{}.n{}", suffix, n),
-               CachedAttention{shape, 0.3f, window},
-               {in("q", t, queries, uniform(-2, 2)), in("cache", t, cache, uniform(-2, 2)), out("out", t, queries)},
-               cached,
-               attention_error(t),
-               attention_error(t)});
-        }
-      }
-}
-
-// Scores of up to the cap, and beyond.
-inline void add_capped_attention(OpCases& cases) {
-  for (const DType t : kActivations)
-    for (const HeadShape& shape : {HeadShape{7, 1, 8}, HeadShape{4, 2, 64}})
-      for (const int64_t window : {0, 40}) {
-        const auto suffix = attention_suffix(fmt::format("{}.capped", name(t)), shape, window);
-        add_attention_and_backward(cases, suffix, t, {shape, 0.3f, 0, window, 2.0f}, 150, {3, 70, 71, 145});
-        const Shape keys{20, 2 * shape.key_columns()}, queries{5, shape.query_columns()};
-        cases.push_back(
-            {"cached_attention." + suffix,
-             CachedAttention{shape, 0.3f, window, 2.0f},
-             {in("q", t, queries, uniform(-2, 2)), in("cache", t, keys, uniform(-2, 2)), out("out", t, queries)},
-             {.position = 11},
-             attention_error(t),
-             attention_error(t)});
-      }
-}
-
-// Heads and documents as they are in training: longer than the tiles that kernels cut them into.
-inline void add_long_attention(OpCases& cases) {
-  for (const DType t : kActivations)
-    for (const HeadShape& shape : {HeadShape{4, 2, 64}, HeadShape{2, 1, 128}})
-      for (const int64_t window : {0, 40, 150})
-        add_attention_and_backward(cases, attention_suffix(fmt::format("{}.long", name(t)), shape, window), t,
-                                   {shape, 0.1f, 0, window}, 333, {3, 150, 151, 325});
-  // Heads of all sizes that tiles are made for, of sizes between, and of those whose rows begin at no 16 bytes.
-  for (const HeadShape& shape :
-       {HeadShape{2, 1, 8}, HeadShape{2, 1, 32}, HeadShape{2, 1, 36}, HeadShape{2, 2, 48}, HeadShape{2, 1, 72},
-        HeadShape{3, 1, 80}, HeadShape{2, 1, 96}, HeadShape{4, 2, 100}, HeadShape{2, 1, 112}, HeadShape{1, 1, 160},
-        HeadShape{2, 1, 192}, HeadShape{1, 1, 196}, HeadShape{1, 1, 240}, HeadShape{2, 1, 256}})
-    for (const int64_t window : {0, 100})
-      add_attention_and_backward(cases, attention_suffix("bf16.sizes", shape, window), DType::BF16,
-                                 {shape, 0.1f, 0, window}, 205, {3, 150, 151, 200});
-  for (const HeadShape& shape : {HeadShape{2, 1, 36}, HeadShape{4, 2, 128}, HeadShape{2, 1, 256}})
-    add_attention_and_backward(cases, attention_suffix("bf16.capped.sizes", shape, 100), DType::BF16,
-                               {shape, 0.3f, 0, 100, 2.0f}, 333, {3, 150, 151, 325});
-}
+// ---- Rope
+// ----------------------------------------------------------------------------------------------------------------
 
 inline void add_rope(OpCases& cases) {
   // Angles are rounded to fp32, so that those at position p may be off by p 2^-24.
@@ -532,6 +425,7 @@ inline OpCases op_cases() {
   add_attention(cases);
   add_capped_attention(cases);
   add_long_attention(cases);
+  add_other_attention(cases);
   add_rope(cases);
   add_norm(cases);
   add_layer_norms(cases);

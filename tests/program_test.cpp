@@ -134,7 +134,7 @@ TEST(Work, OfAttentionIsHalfASquareForEachProduct) {
       << "a triangle of 4 x 4 halves, then bands of 4";
   EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 8}, {q, out})).flops,
             work(op_of(Attention{shape, 1, 8}, {q, out})).flops);
-  EXPECT_EQ(work(op_of(AttentionBackward{shape, 1, 5}, {out, q})).flops, 5 * 2 * (10 * 5 / 2) * 32);
+  EXPECT_EQ(work(op_of(AttentionBackward{{shape, 1, 5}}, {out, q})).flops, 5 * 2 * (10 * 5 / 2) * 32);
   const Operand cache = matrix(2, Access::Read, DType::F32, 100, 32);
   EXPECT_EQ(work(op_of(CachedAttention{shape}, {q, cache, out})).flops, 2 * 2 * 10 * 100 * 32);
 }

@@ -53,13 +53,6 @@ std::byte* Operands::scratch(uint64_t bytes) {
 
 void Operands::done() const { expect(next_ == views_.size(), "{} operands found, expected {}", views_.size(), next_); }
 
-const TensorView& norm_gain(Operands& operands, const TensorView& x) {
-  const TensorView& gain = operands.dense("gain", kActivation);
-  operands.expect(gain.count() > 0 && x.cols() % gain.count() == 0, "'gain' is {}, expected a divisor of {} elements",
-                  to_string(gain.shape), x.cols());
-  return gain;
-}
-
 Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands) {
   Nf4Operands found;
   found.packed = operands.dense("codes", {DType::U8});

@@ -13,6 +13,7 @@ namespace snug {
 using DTypes = std::initializer_list<DType>;
 inline constexpr DTypes kActivation{DType::F32, DType::BF16};
 inline constexpr DTypes kFloat{DType::F32, DType::BF16, DType::F16};
+inline constexpr DTypes kIndex{DType::I32};
 
 // Gives the next view at each take. Throws InternalError that names the op's site and the operand if the view is
 // missing or differs from the expected one, and in done() if one is left over.
@@ -45,9 +46,6 @@ class Operands {
   std::span<const TensorView> views_;
   size_t next_ = 0;
 };
-
-// Takes the gain of a norm of x's rows, or of each of their heads: as many elements as a part of a row has.
-const TensorView& norm_gain(Operands& operands, const TensorView& x);
 
 // Holds where the scale of a block of an nf4 tensor comes from: the scale itself, or its code.
 struct Nf4ScaleViews {

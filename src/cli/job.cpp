@@ -317,7 +317,8 @@ void require_cards(const Cards& cards, int node_ranks) {
 void require_products(const Cards& cards, const Numerics& numerics) {
   if (numerics.fp8_products && cards.rates.fp8_flops == 0)
     user_error(
-        "compute fp8: '{}' has no products in fp8 with a scale for each row, expected an H100 or H200; bf16 runs",
+        "compute fp8: '{}' has no products in fp8 with a scale for each row, expected compute capability 8.9, 9.0 or "
+        "12.0; bf16 runs",
         cards.name);
 }
 

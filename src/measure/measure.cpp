@@ -173,7 +173,7 @@ void add_attention(Batch& batch, const Scale& scale, AttentionRates& rates) {
       for (int64_t d = 0; d <= documents; d++) views[bounds].as<int32_t>()[d] = static_cast<int32_t>(d * length);
     };
     const Attrs attrs =
-        backward ? Attrs(AttentionBackward{shape, factor, length}) : Attrs(Attention{shape, factor, length});
+        backward ? Attrs(AttentionBackward{{shape, factor, length}}) : Attrs(Attention{shape, factor, length});
     rates.flops.sizes.push_back(static_cast<double>(length));
     batch.add({attrs, list, {.documents = documents}, fill},
               [&rate = rates.flops.rates[i], done = OpTimer::work_of(attrs, list).flops](double seconds) {

@@ -39,7 +39,7 @@ class AttentionNode : public Node {
   void backward(Builder& b) override {
     const Operand out = read(b.use(outputs[0])), q = b.use(q_), k = b.use(k_), v = b.use(v_);
     const Operand lse = read(b.use(outputs[1]));
-    b.emitter().op("attention.backward", AttentionBackward{op_.shape, op_.scale, op_.longest, op_.window, op_.cap},
+    b.emitter().op("attention.backward", AttentionBackward{op_},
                    {b.gradient(outputs[0]), q, k, v, out, lse, documents_, b.gradient_of_columns(q_),
                     b.gradient_of_columns(k_), b.gradient_of_columns(v_)});
   }

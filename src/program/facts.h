@@ -40,8 +40,8 @@ class OpFacts {
 // Returns the operations and bytes of an op. They follow from its attributes and operands alone, on every backend.
 Work work(const Op& op);
 
-// Returns the length of a document in which, without a window, a token attends to as many tokens on average as a token
-// of the longest document does with the window (Attention).
-double seen_length(int64_t longest, int64_t window);
+// Returns the length of a document in which, if tokens see all tokens up to themselves, one attends to as many on
+// average as a token of the longest document does as the attributes say.
+double seen_length(const Attention& attention);
 
 }  // namespace snug

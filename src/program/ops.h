@@ -93,26 +93,33 @@ struct Rope {
   bool backward = false, interleaved = false;
 };
 
-// Causal attention within documents; head h reads key head h / (heads / kv_heads).   q r [T, heads * dim], k and v r
-// [T, kv_heads * dim] (they may be columns of one matrix), documents r [D + 1] int32: starts of the documents in [0, T)
-// and the end of the last, RuntimeScalars::documents of them; out w [T, heads * dim], lse w [heads, T] fp32: log of the
-// sum of exp(scale q k). Rows outside documents: out 0, lse 0.
+// Attention within documents; head h reads key head h / (heads / kv_heads). A token attends to its document up to
+// itself, or as the attributes say.   q r [T, heads * dim], k r [K, kv_heads * dim], v r [K, kv_heads * dim of values]
+// (they may be columns of one matrix), documents r [D + 1] int32: starts of the documents in [0, T) and the end of the
+// last, RuntimeScalars::documents of them; key_documents r [D + 1] int32 ? cross; sinks r [heads] fp32 ? sinks; out w
+// [T, heads * dim of values], lse w [heads, T] fp32: log of the sum of exp(score), the sink's among them. Rows outside
+// documents: out 0, lse 0.
 struct Attention {
   HeadShape shape;
   float scale = 1;
-  int64_t longest = 0;  // tokens of the longest document a pass may hold
-  int64_t window = 0;   // tokens that a token attends to, itself the last; 0: all of its document up to itself
-  float cap = 0;        // scores s become cap tanh(s / cap) (Bello et al., arXiv:1611.09940); 0: they stay
+  int64_t longest = 0;    // keys of the longest document a pass may hold
+  int64_t window = 0;     // tokens that a token attends to, itself the last; 0: all of its document up to itself
+  float cap = 0;          // scores s become cap tanh(s / cap) (Bello et al., arXiv:1611.09940); 0: they stay
+  int64_t chunk = 0;      // a document's tokens attend to none before their chunk of so many (Llama 4); 0: no chunks
+  int64_t value_dim = 0;  // elements of a head of values and of the result; 0: as many as of keys
+  bool bidirectional = false;  // a token attends to all of its document
+  bool cross = false;          // keys have documents of their own, K tokens in all: only if bidirectional; else K is T
+  bool sinks = false;  // every head has one more score, without a key and a value (Xiao et al., arXiv:2309.17453)
+
+  int64_t dim_of_values() const { return value_dim ? value_dim : shape.dim; }
+  int64_t value_columns() const { return shape.kv_heads * dim_of_values(); }
+  int64_t result_columns() const { return shape.heads * dim_of_values(); }
 };
 
-// Gradient of Attention.   dout r [T, heads * dim], q r, k r, v r, out r, lse r, documents r; dq, dk and dv w have the
-// shapes of q, k and v (0 outside documents).
-struct AttentionBackward {
-  HeadShape shape;
-  float scale = 1;
-  int64_t longest = 0, window = 0;
-  float cap = 0;
-};
+// Gradient of Attention.   dout r [T, heads * dim of values], q r, k r, v r, out r, lse r, documents r, key_documents r
+// ? cross, sinks r ? sinks; dq, dk and dv w have the shapes of q, k and v (0 outside documents), dsinks w [heads] fp32
+// ? sinks.
+struct AttentionBackward : Attention {};
 
 // Writes the keys and values of n new tokens into a cache, from row RuntimeScalars::position on.   k and v r [n,
 // kv_heads * dim], cache w [P, 2 kv_heads dim].

@@ -41,10 +41,12 @@ constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
 constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "attention_factor"); }
 constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved"); }
 constexpr auto describe(const Attention&) {
-  return describe_as("attention", "shape", "scale", "longest", "window", "cap");
+  return describe_as("attention", "shape", "scale", "longest", "window", "cap", "chunk", "value_dim", "bidirectional",
+                     "cross", "sinks");
 }
 constexpr auto describe(const AttentionBackward&) {
-  return describe_as("attention_backward", "shape", "scale", "longest", "window", "cap");
+  return describe_as("attention_backward", "shape", "scale", "longest", "window", "cap", "chunk", "value_dim",
+                     "bidirectional", "cross", "sinks");
 }
 constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
 constexpr auto describe(const CachedAttention&) {
@@ -127,6 +129,10 @@ void for_each_field(const Kind& op, F&& f) {
   } else if constexpr (names.size() == 6) {
     const auto& [a, b, c, d, e, g] = op;
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e), f(names[5], g);
+  } else if constexpr (names.size() == 10) {
+    const auto& [a, b, c, d, e, g, h, i, j, k] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
+    f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j), f(names[9], k);
   } else {
     static_assert(names.size() == 9, "a kind with another number of fields needs a branch here");
     const auto& [a, b, c, d, e, g, h, i, j] = op;
@@ -185,7 +191,9 @@ std::string field_text(std::string_view field, const T& value) {
   else if constexpr (std::is_enum_v<T>)
     return fmt::format(" {}", name(value));
   else
-    return field == "cap" && value == 0 ? "" : fmt::format(" {}={}", field, value);
+    return value == T{} && (field == "cap" || field == "chunk" || field == "value_dim")
+               ? ""
+               : fmt::format(" {}={}", field, value);
 }
 
 std::string attributes_text(const Attrs& attrs) {

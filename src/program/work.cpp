@@ -27,12 +27,13 @@ double flops(const Gemm& gemm, std::span<const Operand> operands) {
   return 2.0 * static_cast<double>(a.count()) * static_cast<double>(n);
 }
 
-// Returns the operations of the products of queries and keys, as if all documents were as long as they may be: an upper
-// bound. Each of `products` (forward 2: scores and output; backward 5) is half of T x longest x dim for every head.
-template <class A>
-double attention_flops(const A& a, const Op& op, double products) {
+// Returns the operations of so many products with keys or of their size, and so many with values or of theirs, as if
+// all documents were as long as they may be: an upper bound. Without a mask, half of them would count twice.
+double attention_flops(const Attention& a, const Op& op, double with_keys, double with_values) {
   const auto tokens = static_cast<double>(op.operands[0].shape.rows());
-  return products * tokens * seen_length(a.longest, a.window) * static_cast<double>(a.shape.heads * a.shape.dim);
+  const double columns =
+      with_keys * static_cast<double>(a.shape.dim) + with_values * static_cast<double>(a.dim_of_values());
+  return tokens * seen_length(a) * static_cast<double>(a.shape.heads) * columns;
 }
 
 // Returns the operations of every new token over the whole cache: an upper bound.
@@ -70,9 +71,11 @@ Kernel OpFacts::kernel(const Attrs& attrs, std::span<const Operand>) const {
                       std::holds_alternative<SwiGluGemmBackward>(attrs)};
 }
 
-double seen_length(int64_t longest, int64_t window) {
-  const auto all = static_cast<double>(longest), seen = static_cast<double>(window);
-  return window == 0 || window >= longest ? all : 2 * seen - seen * seen / all;
+double seen_length(const Attention& a) {
+  const auto all = static_cast<double>(a.longest), seen = static_cast<double>(a.window);
+  if (a.bidirectional) return 2 * all;
+  const double causal = a.window == 0 || a.window >= a.longest ? all : 2 * seen - seen * seen / all;
+  return a.chunk == 0 ? causal : std::min(causal, static_cast<double>(a.chunk));
 }
 
 Work work(const Op& op) {
@@ -92,10 +95,10 @@ Work work(const Op& op) {
           [&](const SwiGluGemm& gemm) { return work_of_ops(gemm, operands); },
           [&](const SwiGluGemmBackward& gemm) { return work_of_ops(gemm, operands); },
           [&](const Attention& a) {
-            return Work{attention_flops(a, op, 2), all_bytes(op)};
+            return Work{attention_flops(a, op, 1, 1), all_bytes(op)};
           },
           [&](const AttentionBackward& a) {
-            return Work{attention_flops(a, op, 5), all_bytes(op)};
+            return Work{attention_flops(a, op, 3, 2), all_bytes(op)};
           },
           [&](const CachedAttention& a) {
             return Work{attention_flops(a, op), all_bytes(op)};

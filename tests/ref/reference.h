@@ -12,17 +12,6 @@
 
 namespace snug::ref {
 
-// Columns of several matrices, one after the other: as forward.h has queries, keys and values.
-inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
-  int64_t columns = 0;
-  for (const Tensor& part : parts) columns += part.cols();
-  Matrix<double> all(parts[0].rows(), columns);
-  for (int64_t r = 0, i = 0; r < parts[0].rows(); r++)
-    for (const Tensor& part : parts)
-      for (int64_t c = 0; c < part.cols(); c++) all.data[static_cast<size_t>(i++)] = part(r, c);
-  return all;
-}
-
 // The derivative of a soft cap, from the capped value.
 inline double cap_slope(double y, double cap) { return cap > 0 ? 1 - y / cap * (y / cap) : 1; }
 
@@ -160,40 +149,77 @@ class Reference {
         }
   }
 
-  void operator()(const Attention& op) {
-    const auto y = attention<double>(side_by_side(std::span(o_).first(3)), op.shape, static_cast<double>(op.scale),
-                                     o_[3].integers(facts_.documents + 1), op.window, static_cast<double>(op.cap));
-    o_[4].values = y.out.data;
-    o_[5].values = y.lse.data;
+  // Calls f(d, h, t, j, score) for every head, query t and key j that it sees; `at` is the place of the documents.
+  template <class F>
+  void for_each_score(const Attention& op, const Tensor& q, const Tensor& k, size_t at, const F& f) const {
+    const std::vector<int32_t> documents = o_[at].integers(facts_.documents + 1);
+    const std::vector<int32_t> keys = op.cross ? o_[at + 1].integers(facts_.documents + 1) : documents;
+    const int64_t dim = op.shape.dim, group = op.shape.heads / op.shape.kv_heads;
+    for (size_t d = 0; d + 1 < documents.size(); d++)
+      for (int64_t h = 0; h < op.shape.heads; h++)
+        for (int64_t t = documents[d]; t < documents[d + 1]; t++)
+          for (int64_t j = keys[d]; j < keys[d + 1]; j++) {
+            const bool before = j <= t && (op.window == 0 || j > t - op.window) &&
+                                (op.chunk == 0 || (j - keys[d]) / op.chunk == (t - keys[d]) / op.chunk);
+            if (!op.bidirectional && !before) continue;
+            double score = 0;
+            for (int64_t i = 0; i < dim; i++)
+              score += static_cast<double>(op.scale) * q(t, h * dim + i) * k(j, h / group * dim + i);
+            f(h, t, j, capped(score, static_cast<double>(op.cap)));
+          }
   }
 
-  // p = exp(scale q k - lse);   dv = p dout;   ds = p (dout v - dout out);   dq = scale ds k;   dk = scale ds q
+  void operator()(const Attention& op) {
+    const size_t sinks = op.cross ? 5 : 4, result = sinks + (op.sinks ? 1 : 0);
+    attend(op, o_[0], o_[1], o_[2], 3, op.sinks ? &o_[sinks] : nullptr, o_[result], o_[result + 1]);
+  }
+
+  void attend(const Attention& op, const Tensor& q, const Tensor& k, const Tensor& v, size_t documents,
+              const Tensor* sinks, Tensor& out, Tensor& lse) const {
+    const int64_t dim = op.dim_of_values(), group = op.shape.heads / op.shape.kv_heads;
+    std::ranges::fill(out.values, 0.0);
+    std::ranges::fill(lse.values, 0.0);
+    Tensor sums = lse;
+    std::vector<std::tuple<int64_t, int64_t, int64_t, double>> seen;
+    for_each_score(op, q, k, documents, [&](int64_t h, int64_t t, int64_t j, double score) {
+      sums(h, t) += std::exp(score);
+      seen.emplace_back(h, t, j, score);
+    });
+    for (int64_t h = 0; h < sums.rows(); h++)
+      for (int64_t t = 0; t < sums.cols(); t++)
+        if (sums(h, t) > 0) lse(h, t) = std::log(sums(h, t) + (sinks ? std::exp((*sinks)[h]) : 0));
+    for (const auto& [h, t, j, score] : seen) {
+      const double weight = std::exp(score - lse(h, t));
+      for (int64_t i = 0; i < dim; i++) out(t, h * dim + i) += weight * v(j, h / group * dim + i);
+    }
+  }
+
+  // p = exp(score - lse);   dv = p dout;   ds = p (dout v - dout out);   dq = scale ds k;   dk = scale ds q
   void operator()(const AttentionBackward& op) {
     const Tensor &dout = o_[0], &q = o_[1], &k = o_[2], &v = o_[3], &out = o_[4], &lse = o_[5];
-    Tensor &dq = o_[7], &dk = o_[8], &dv = o_[9];
-    const auto [heads, kv_heads, dim] = op.shape;
+    const size_t sinks = op.cross ? 8 : 7, first = sinks + (op.sinks ? 1 : 0);
+    Tensor &dq = o_[first], &dk = o_[first + 1], &dv = o_[first + 2];
+    const int64_t dim = op.shape.dim, value_dim = op.dim_of_values(), group = op.shape.heads / op.shape.kv_heads;
     const auto scale = static_cast<double>(op.scale);
-    const std::vector<int32_t> documents = o_[6].integers(facts_.documents + 1);
     for (Tensor* gradient : {&dq, &dk, &dv}) std::ranges::fill(gradient->values, 0.0);
-    for (size_t d = 0; d + 1 < documents.size(); d++)
-      for (int64_t t = documents[d]; t < documents[d + 1]; t++)
-        for (int64_t j = first_seen(documents[d], t, op.window); j <= t; j++)
-          for (int64_t h = 0; h < heads; h++) {
-            const int64_t own = h * dim, key = h / (heads / kv_heads) * dim;
-            double score = 0, along = 0;
-            for (int64_t i = 0; i < dim; i++) {
-              score += scale * q(t, own + i) * k(j, key + i);
-              along += dout(t, own + i) * (v(j, key + i) - out(t, own + i));
-            }
-            score = capped(score, static_cast<double>(op.cap));
-            const double p = std::exp(score - lse(h, t));
-            along *= cap_slope(score, static_cast<double>(op.cap));
-            for (int64_t i = 0; i < dim; i++) {
-              dq(t, own + i) += scale * p * along * k(j, key + i);
-              dk(j, key + i) += scale * p * along * q(t, own + i);
-              dv(j, key + i) += p * dout(t, own + i);
-            }
-          }
+    for_each_score(op, q, k, 6, [&](int64_t h, int64_t t, int64_t j, double score) {
+      const int64_t own = h * dim, key = h / group * dim, result = h * value_dim, value = h / group * value_dim;
+      double along = 0;
+      for (int64_t i = 0; i < value_dim; i++) along += dout(t, result + i) * (v(j, value + i) - out(t, result + i));
+      const double p = std::exp(score - lse(h, t));
+      along *= cap_slope(score, static_cast<double>(op.cap));
+      for (int64_t i = 0; i < dim; i++) {
+        dq(t, own + i) += scale * p * along * k(j, key + i);
+        dk(j, key + i) += scale * p * along * q(t, own + i);
+      }
+      for (int64_t i = 0; i < value_dim; i++) dv(j, value + i) += p * dout(t, result + i);
+    });
+    for (int64_t h = 0; op.sinks && h < op.shape.heads; h++) {
+      o_[first + 3][h] = 0;  // out is 0 outside documents
+      for (int64_t t = 0; t < out.rows(); t++)
+        for (int64_t i = h * value_dim; i < (h + 1) * value_dim; i++)
+          o_[first + 3][h] -= std::exp(o_[sinks][h] - lse(h, t)) * dout(t, i) * out(t, i);
+    }
   }
 
   void operator()(const CacheAppend&) {

@@ -11,26 +11,73 @@
 
 namespace snug::cpu {
 
-HeadColumns::HeadColumns(const HeadShape& shape)
-    : heads(shape.heads), kv_heads(shape.kv_heads), dim(shape.dim), group(0), padded(round_up_to_step(shape.dim)) {
+HeadColumns::HeadColumns(const HeadShape& shape, int64_t value_dim)
+    : heads(shape.heads),
+      kv_heads(shape.kv_heads),
+      dim(shape.dim),
+      value_dim(value_dim),
+      group(0),
+      padded(round_up_to_step(shape.dim)),
+      padded_values(round_up_to_step(value_dim)) {
   check(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "attention with {} heads over {} key heads", heads,
         kv_heads);
-  check(dim > 0 && dim <= kMaxDim, "attention heads of {} elements, at most {} are supported", dim, kMaxDim);
+  for (const int64_t size : {dim, value_dim})
+    check(size > 0 && size <= kMaxDim, "attention heads of {} elements, at most {} are supported", size, kMaxDim);
   group = heads / kv_heads;
 }
 
-int64_t cut_documents(std::span<const int32_t> documents, DocumentTile* tiles) {
+DocumentTiles::DocumentTiles(ScratchWalk& walk, const AttentionSize& size, bool by_document)
+    : cross_(size.cross), packed_rows_(size.keys + (kTileStep - 1) * std::min(size.keys, size.documents)) {
+  const auto tiles = [&](int64_t tokens) {
+    return walk.take<DocumentTile>(tokens / kTile + std::min(tokens, size.documents));
+  };
+  queries_ = tiles(size.tokens);
+  keys_ = cross_ ? tiles(size.keys) : queries_;
+  if (by_document) first_ = walk.take<int32_t>(size.documents + 1);
+  if (cross_) first_key_ = walk.take<int32_t>(size.documents + 1);
+}
+
+namespace {
+
+// Writes the tiles of documents, and to `first`, if there is one, how many come before each; returns how many there
+// are.
+int64_t cut_into(std::span<const int32_t> documents, DocumentTile* tiles, int32_t* first) {
   int64_t count = 0;
   int32_t packed = 0;
   for (size_t d = 0; d + 1 < documents.size(); d++) {
     const int32_t begin = documents[d], end = documents[d + 1];
+    if (first) first[d] = static_cast<int32_t>(count);
     for (int32_t row = begin; row < end; row += kTile) {
       tiles[count] = {begin, end, row, packed};
       packed += static_cast<int32_t>(tiles[count].padded_rows());
       count++;
     }
   }
+  if (first) first[documents.size() - 1] = static_cast<int32_t>(count);
   return count;
+}
+
+}  // namespace
+
+void DocumentTiles::cut(std::span<const int32_t> documents, std::span<const int32_t> key_documents) {
+  documents_ = documents;
+  query_count_ = cut_into(documents, queries_, first_);
+  key_count_ = cross_ ? cut_into(key_documents, keys_, first_key_) : query_count_;
+}
+
+DocumentTiles::Keys DocumentTiles::keys_of(int64_t index, const Visibility& visibility) const {
+  const DocumentTile& tile = queries_[index];
+  Keys keys{queries_ + index - tile.index(), tile.document_end - tile.document_begin, 0, 0};
+  if (cross_) {
+    const int64_t document = std::ranges::upper_bound(documents_, tile.begin) - documents_.begin() - 1;
+    keys.tiles = keys_ + first_key_[document];
+    keys.tokens =
+        first_key_[document] < first_key_[document + 1] ? keys.tiles->document_end - keys.tiles->document_begin : 0;
+  }
+  const int64_t start = tile.index() * kTile;
+  keys.first = visibility.begin(start) / kTile;
+  keys.end = ceil_div(visibility.end(start + tile.rows() - 1, keys.tokens), kTile);
+  return keys;
 }
 
 // ---- Packing --------------------------------------------------------------------------------------------------------
@@ -251,11 +298,11 @@ struct MaskVector {
 
 }  // namespace
 
-const VisibleKeys* visible_keys(int64_t query, int64_t key, int64_t window, VisibleKeys& room) {
-  if (key < query && first_visible(query + kTile - 1, window) <= key) return nullptr;
+const VisibleKeys* Visibility::of_tiles(int64_t query, int64_t key, int64_t keys, VisibleKeys& room) const {
+  if (end(query, keys) >= key + kTile && begin(query + kTile - 1) <= key) return nullptr;
   for (int64_t q = 0; q < kTile; q++) {
-    room.begin[q] = static_cast<int32_t>(std::clamp<int64_t>(first_visible(query + q, window) - key, 0, kTile));
-    room.end[q] = static_cast<int32_t>(std::clamp<int64_t>(query + q + 1 - key, 0, kTile));
+    room.begin[q] = static_cast<int32_t>(std::clamp<int64_t>(begin(query + q) - key, 0, kTile));
+    room.end[q] = static_cast<int32_t>(std::clamp<int64_t>(end(query + q, keys) - key, 0, kTile));
   }
   return &room;
 }
@@ -299,6 +346,15 @@ void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const V
   }
 }
 
+void RunningSoftmax::add_sink(float score, float scale) {
+  for (int64_t q = 0; q < kTile; q++) {
+    const float most = std::max(maximum[q] * scale, score);
+    factor[q] = std::exp(maximum[q] * scale - most);
+    sum[q] = sum[q] * factor[q] + std::exp(score - most);
+    maximum[q] = most / scale;
+  }
+}
+
 void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const VisibleKeys* visible,
                            float scale, const float* lse, const float* delta) {
   const float to_log2 = scale * kLog2E;
@@ -335,19 +391,5 @@ void row_products(const HeadRows<T>& a, const HeadRows<T>& b, float* sums) {
 
 template void row_products(const HeadRows<float>&, const HeadRows<float>&, float*);
 template void row_products(const HeadRows<BFloat16>&, const HeadRows<BFloat16>&, float*);
-
-// ---- Operands -------------------------------------------------------------------------------------------------------
-
-void expect_matrix(std::string_view op, std::string_view what, const TensorView& view, DType dtype, int64_t rows,
-                   int64_t cols) {
-  check(view.rows() == rows && view.cols() == cols && view.dtype == dtype, "{}: {} is {} {}, expected {} [{}, {}]", op,
-        what, name(view.dtype), to_string(view.shape), name(dtype), rows, cols);
-}
-
-std::byte* scratch_of(std::string_view op, const TensorView& view, uint64_t bytes) {
-  check(view.dtype == DType::U8 && static_cast<uint64_t>(view.count()) >= bytes,
-        "{}: {} bytes of scratch as {}, expected {}", op, view.count(), name(view.dtype), bytes);
-  return view.data;
-}
 
 }  // namespace snug::cpu

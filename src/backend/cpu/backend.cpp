@@ -27,10 +27,10 @@ struct Bind {
   Launch operator()(const Fp8Gemm& a) const { return cpu::bind_fp8_gemm(a, views, products); }
   Launch operator()(const AdaptedGemm& a) const { return one_by_one(a); }
   Launch operator()(const AdapterBackward& a) const { return one_by_one(a); }
-  Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }
-  Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, views); }
-  Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, views); }
-  Launch operator()(const CachedAttention& a) const { return cpu::bind_cached_attention(a, views); }
+  Launch operator()(const Attention& a) const { return cpu::bind_attention(a, operands); }
+  Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, operands); }
+  Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, operands); }
+  Launch operator()(const CachedAttention& a) const { return cpu::bind_cached_attention(a, operands); }
   Launch operator()(const ColumnSum&) const { return cpu::bind_column_sum(operands); }
   Launch operator()(const RopeTable& a) const { return cpu::bind_rope_table(a, operands); }
   Launch operator()(const Rope& a) const { return cpu::bind_rope(a, operands); }

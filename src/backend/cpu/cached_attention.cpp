@@ -13,15 +13,15 @@ namespace {
 template <class T>
 class TiledCachedAttention {
  public:
-  TiledCachedAttention(const CachedAttention& attention, std::span<const TensorView> views)
+  TiledCachedAttention(const CachedAttention& attention, const CachedAttentionOperands& of)
       : columns_(attention.shape),
         scale_(attention.scale),
         cap_(attention.cap),
         window_(attention.window),
-        tokens_(views[0].rows()),
-        q_(views[0]),
-        cache_(views[1]),
-        out_(views[2]) {}
+        tokens_(of.q.rows()),
+        q_(of.q),
+        cache_(of.cache),
+        out_(of.out) {}
 
   void run(int64_t position) {
     const int64_t tiles = ceil_div(columns_.group * tokens_, kTile);
@@ -42,7 +42,7 @@ class TiledCachedAttention {
 
     const TileUnit unit;
     load_queries(kv_head, begin, count, q.data());
-    const int64_t first = first_visible(position, window_) / kTile * kTile;
+    const int64_t first = Visibility(window_).begin(position) / kTile * kTile;
     for (int64_t key = first; key < end; key += kTile) {
       const int64_t key_count = std::min(kTile, end - key), width = round_up_to_step(key_count);
       const T* row = cache_[key] + kv_head * columns_.dim;
@@ -52,7 +52,7 @@ class TiledCachedAttention {
       tile_product(keys.data(), padded, q.data(), queries, products.data(), kTile, width, queries, padded, false);
       for (int64_t r = 0; r < queries; r++) {
         const int64_t token = position + (begin + r) % tokens_;
-        visible.begin[r] = static_cast<int32_t>(std::max<int64_t>(0, first_visible(token, window_) - key));
+        visible.begin[r] = static_cast<int32_t>(std::max<int64_t>(0, Visibility(window_).begin(token) - key));
         visible.end[r] = static_cast<int32_t>(std::min(key_count, token + 1 - key));
       }
       if (cap_ > 0) cap_scores(products.data(), nullptr, width, queries, scale_, cap_);
@@ -97,17 +97,11 @@ class TiledCachedAttention {
 uint64_t cached_attention_scratch_bytes(const CachedAttention&, std::span<const Operand>) { return 0; }
 uint64_t cache_append_scratch_bytes(const CacheAppend&, std::span<const Operand>) { return 0; }
 
-Launch bind_cached_attention(const CachedAttention& attention, std::span<const TensorView> views) {
-  constexpr std::string_view kOp = "cached_attention";
-  check(views.size() == 3, "{}: {} operands, expected 3", kOp, views.size());
-  const HeadShape& shape = attention.shape;
-  const DType dtype = views[0].dtype;
-  expect_matrix(kOp, "q", views[0], dtype, views[0].rows(), shape.heads * shape.dim);
-  expect_matrix(kOp, "cache", views[1], dtype, views[1].rows(), 2 * shape.kv_heads * shape.dim);
-  expect_matrix(kOp, "out", views[2], dtype, views[0].rows(), shape.heads * shape.dim);
-  const int64_t tokens = views[0].rows(), capacity = views[1].rows();
-  return dispatch_activation(dtype, [&]<class T>() -> Launch {
-    const auto bound = std::make_shared<TiledCachedAttention<T>>(attention, views);
+Launch bind_cached_attention(const CachedAttention& attention, Operands operands) {
+  const CachedAttentionOperands of = cached_attention_operands(attention, operands);
+  const int64_t tokens = of.q.rows(), capacity = of.cache.rows();
+  return dispatch_activation(of.q.dtype, [&]<class T>() -> Launch {
+    const auto bound = std::make_shared<TiledCachedAttention<T>>(attention, of);
     return [bound, tokens, capacity](const RuntimeScalars& runtime) {
       check(runtime.position + tokens <= capacity, "cached_attention: {} tokens after {} in a cache of {}", tokens,
             runtime.position, capacity);
@@ -116,16 +110,11 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
   });
 }
 
-Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views) {
-  constexpr std::string_view kOp = "cache_append";
-  check(views.size() == 3, "{}: {} operands, expected 3", kOp, views.size());
-  const int64_t tokens = views[0].rows(), capacity = views[2].rows(), width = append.shape.kv_heads * append.shape.dim;
-  const DType dtype = views[0].dtype;
-  expect_matrix(kOp, "k", views[0], dtype, tokens, width);
-  expect_matrix(kOp, "v", views[1], dtype, tokens, width);
-  expect_matrix(kOp, "cache", views[2], dtype, capacity, 2 * width);
-  return dispatch_activation(dtype, [&]<class T>() -> Launch {
-    const Rows<T> k(views[0]), v(views[1]), cache(views[2]);
+Launch bind_cache_append(const CacheAppend& append, Operands operands) {
+  const CacheAppendOperands of = cache_append_operands(append, operands);
+  const int64_t tokens = of.k.rows(), capacity = of.cache.rows(), width = of.k.cols();
+  return dispatch_activation(of.k.dtype, [&]<class T>() -> Launch {
+    const Rows<T> k(of.k), v(of.v), cache(of.cache);
     return [=](const RuntimeScalars& runtime) {
       check(runtime.position + tokens <= capacity, "cache_append: {} tokens after {} in a cache of {}", tokens,
             runtime.position, capacity);

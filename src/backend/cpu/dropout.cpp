@@ -7,13 +7,10 @@
 namespace snug::cpu {
 
 Launch bind_dropout(const Dropout& dropout, Operands operands) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  operands.expect(0 <= dropout.p && dropout.p < 1, "p is {}, expected at least 0 and less than 1", dropout.p);
-  operands.done();
-  // Compares as Random::uniform() >= p, in whole numbers.
-  const auto least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
-  const auto scale = static_cast<float>(1 / (1 - dropout.p));
+  const auto of = dropout_operands(dropout, operands);
+  const TensorView x = of.x, y = of.y;
+  const uint32_t least = of.least;
+  const float scale = of.scale;
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
     return [=, from = Rows<T>(x), to = Rows<T>(y), extent = Extent{x, y}](const RuntimeScalars& runtime) {
       const Random random(dropout.seed, RandomPurpose::Dropout, dropout.stream);

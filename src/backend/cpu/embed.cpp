@@ -10,8 +10,6 @@
 namespace snug::cpu {
 namespace {
 
-constexpr DTypes kIndex{DType::I32};
-
 // Requires indices below `limit`; negative ones only where they mean none.
 void check_indices(std::string_view what, const int32_t* indices, int64_t count, int64_t limit, bool none = false) {
   for (int64_t i = 0; i < count; i++)
@@ -95,26 +93,21 @@ Launch bind_embedding(Operands operands) {
 }
 
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands) {
-  const TensorView dx = operands.take("dx", kActivation);
+  const auto of = embedding_backward_operands(operands);
+  const TensorView dx = of.dx, dtable = of.dtable;
   const int64_t tokens = dx.rows(), cols = dx.cols();
-  const int32_t* const order = operands.vector("token_order", kIndex, tokens).as<int32_t>();
-  const int32_t* const starts = operands.vector("segment_starts", kIndex, tokens + 1).as<int32_t>();
-  const int32_t* const ids = operands.vector("segment_ids", kIndex, tokens).as<int32_t>();
-  const TensorView dtable = operands.take("dtable", kActivation);
-  operands.expect(dtable.cols() == cols, "'dtable' is {}, expected {} columns", to_string(dtable.shape), cols);
-  operands.done();
+  const int32_t *const order = of.order, *const starts = of.starts, *const ids = of.ids;
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
       return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const RuntimeScalars& runtime) {
-        check(0 <= runtime.segments && runtime.segments <= tokens, "embedding_backward: {} segments of {} tokens",
-              runtime.segments, tokens);
+        const int64_t segments = segments_of(runtime, tokens);
         check_indices("embedding_backward", order, tokens, tokens);
-        check_indices("embedding_backward", starts, runtime.segments + 1, tokens + 1);
-        check_indices("embedding_backward", ids, runtime.segments, dtable.rows());
+        check_indices("embedding_backward", starts, segments + 1, tokens + 1);
+        check_indices("embedding_backward", ids, segments, dtable.rows());
         if (!embedding.accumulate) clear(to, dtable.rows(), cols);
         constexpr int64_t kTile = 512;  // frequent tokens have many rows, so several threads share one
         const int64_t tiles = ceil_div(cols, kTile);
-        share(runtime.segments * tiles, [&](int64_t i) {
+        share(segments * tiles, [&](int64_t i) {
           const int64_t segment = i / tiles, begin = i % tiles * kTile;
           const int64_t count = starts[segment + 1] - starts[segment];
           if (count > kLongRun) return;
@@ -124,7 +117,7 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
         const int64_t slots = tokens > kLongRun ? ceil_div(tokens, kLongRun) : 0,
                       long_tiles = ceil_div(cols, kLongTile);
         share(slots * long_tiles, [&](int64_t i) {
-          const int64_t run = run_of_slot(starts, runtime.segments, i / long_tiles), begin = i % long_tiles * kLongTile;
+          const int64_t run = run_of_slot(starts, segments, i / long_tiles), begin = i % long_tiles * kLongTile;
           if (run < 0) return;
           add_long_run(from, order + starts[run], starts[run + 1] - starts[run], begin,
                        std::min(kLongTile, cols - begin), embedding.accumulate, to[ids[run]]);
@@ -154,11 +147,9 @@ Launch bind_gather_rows(Operands operands) {
 }
 
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands) {
-  const TensorView y = operands.take("y", kActivation);
-  const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
-  const TensorView x = operands.take("x", {y.dtype});
-  operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
-  operands.done();
+  const auto of = scatter_rows_operands(operands);
+  const TensorView y = of.y, x = of.x;
+  const int32_t* const rows = of.rows;
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
     return [=, from = Rows<T>(y), to = Rows<T>(x), how = scatter.how](const RuntimeScalars&) {
       check_indices("scatter_rows", rows, y.rows(), x.rows(), true);

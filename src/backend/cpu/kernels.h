@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "backend/operands.h"
+#include "backend/op_operands.h"
 
 namespace snug::cpu {
 

@@ -35,12 +35,12 @@ double loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale, 
 }  // namespace
 
 Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
-  const TensorView logits = operands.take("logits", kActivation);
+  const auto of = cross_entropy_operands(operands);
+  const TensorView logits = of.logits;
   const int64_t rows = logits.rows(), vocabulary = logits.cols();
-  const int32_t* const targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
-  const float* const weights = operands.vector("weights", {DType::F32}, rows).as<float>();
-  float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
-  operands.done();
+  const int32_t* const targets = of.targets;
+  const float* const weights = of.weights;
+  float* const loss = of.loss;
   return dispatch_activation(logits.dtype, [&]<class T>() -> Launch {
     return [=, x = Rows<T>(logits)](const RuntimeScalars& runtime) {
       const int64_t active = std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows);
@@ -76,14 +76,12 @@ Launch bind_soft_cap(const SoftCap& attrs, Operands operands) {
 }
 
 Launch bind_loss_sum(const LossSum& attrs, Operands operands) {
-  const TensorView losses = operands.dense("loss", {DType::F32});
-  float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
-  operands.done();
-  return [=, loss = losses.as<float>()](const RuntimeScalars& runtime) {
-    check(0 <= runtime.loss_rows && runtime.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}",
-          runtime.loss_rows, losses.count());
+  const auto of = loss_sum_operands(operands);
+  float* const sum = of.sum;
+  return [=, loss = of.losses.as<float>(), all = of.losses.count()](const RuntimeScalars& runtime) {
+    const int64_t count = loss_rows_of(runtime, all);
     double total = attrs.accumulate ? static_cast<double>(*sum) : 0;
-    for (int64_t i = 0; i < runtime.loss_rows; i++) total += static_cast<double>(loss[i]);
+    for (int64_t i = 0; i < count; i++) total += static_cast<double>(loss[i]);
     *sum = static_cast<float>(total);
   };
 }

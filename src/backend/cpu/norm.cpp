@@ -113,12 +113,11 @@ void layer_norm_row_backward(const T* dy, const T* x, const Gain<G>& gain, const
 }  // namespace
 
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = norm_gain(operands, x);
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  const int64_t n = gain.count(), heads = x.cols() / n;
-  float* const rstd = operands.vector("rstd", {DType::F32}, x.rows() * heads).as<float>();
+  const auto of = rms_norm_operands(operands);
   operands.done();
+  const TensorView x = of.x, gain = of.gain, y = of.y;
+  const int64_t n = of.size.cols, heads = of.size.heads;
+  float* const rstd = of.rstd;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=, from = Rows<T>(x), to = Rows<T>(y),
@@ -138,16 +137,11 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t ro
 }
 
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
-  const TensorView dy = operands.take("dy", kActivation);
-  const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
-  const TensorView gain = norm_gain(operands, dy);
-  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row for each head
-  operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
-  const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
-  const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());
-  TensorView dgain;
-  if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
-  float* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
+  const auto of = rms_norm_backward_operands(norm, operands);
+  const TensorView dy = of.dy, x = of.x, gain = of.gain, dx = of.dx, dgain = of.dgain;
+  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads;
+  const float* const rstd = of.rstd;
+  auto* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
   operands.done();
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
@@ -174,14 +168,11 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
 }
 
 Launch bind_layer_norm(const LayerNorm& norm, Operands operands) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = norm_gain(operands, x);
-  const int64_t n = gain.count(), heads = x.cols() / n, rows = x.rows() * heads;  // a row for each head
-  TensorView bias;
-  if (norm.bias) bias = operands.vector("bias", {gain.dtype}, n);
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  float* const moments = operands.vector("moments", {DType::F32}, 2 * rows).as<float>();
+  const auto of = layer_norm_operands(norm, operands);
   operands.done();
+  const TensorView x = of.x, gain = of.gain, bias = of.bias, y = of.y;
+  const int64_t rows = of.size.rows, n = of.size.cols, heads = of.size.heads;
+  float* const moments = of.moments;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=, from = Rows<T>(x), to = Rows<T>(y), g = Gain<G>{gain.as<G>(), norm.plus_one ? 1.0f : 0.0f},
@@ -204,17 +195,10 @@ uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, int64_
 }
 
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands) {
-  const TensorView dy = operands.take("dy", kActivation);
-  const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
-  const TensorView gain = norm_gain(operands, dy);
-  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row for each head
-  operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
-  TensorView bias, dgain, dbias;
-  if (norm.bias) bias = operands.vector("bias", {gain.dtype}, cols);
-  const float* const moments = operands.vector("moments", {DType::F32}, 2 * rows).as<float>();
-  const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());
-  if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
-  if (norm.bias_gradient) dbias = operands.vector("dbias", kActivation, cols);
+  const auto of = layer_norm_backward_operands(norm, operands);
+  const TensorView dy = of.dy, x = of.x, gain = of.gain, bias = of.bias, dx = of.dx, dgain = of.dgain, dbias = of.dbias;
+  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads;
+  const float* const moments = of.moments;
   auto* const scratch = reinterpret_cast<float*>(operands.scratch(layer_norm_backward_scratch_bytes(norm, rows, cols)));
   operands.done();
   const int64_t blocks = ceil_div(rows, kPartialRows);

@@ -24,10 +24,8 @@ Launch bind_activate(const Activate& attrs, Operands operands) {
 }
 
 Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands) {
-  const TensorView dh = operands.take("dh", kActivation);
-  const TensorView x = operands.matrix("x", {dh.dtype}, dh.rows(), dh.cols());
-  const TensorView dx = operands.matrix("dx", {dh.dtype}, dh.rows(), dh.cols());
-  operands.done();
+  const auto of = activate_backward_operands(operands);
+  const TensorView dh = of.dh, x = of.x, dx = of.dx;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_kind(attrs.activation, [&]<Activation kind>() -> Launch {
       return [gradient = Rows<T>(dh), from = Rows<T>(x), to = Rows<T>(dx), extent = Extent{dh, x, dx},
@@ -48,11 +46,9 @@ Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands) 
 }
 
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands) {
-  const TensorView gate_up = operands.take("gate_up", kActivation);
-  const int64_t rows = gate_up.rows(), n = gate_up.cols() / 2;
-  operands.expect(gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", gate_up.cols());
-  const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
-  operands.done();
+  const auto of = swiglu_operands(operands);
+  const TensorView gate_up = of.gate_up, h = of.h;
+  const int64_t rows = h.rows(), n = h.cols();
   return dispatch_activation(h.dtype, [&]<class T>() {
     return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
       return [=, from = Rows<T>(gate_up), to = Rows<T>(h)](const RuntimeScalars&) {
@@ -68,11 +64,9 @@ Launch bind_swiglu(const SwiGlu& swiglu, Operands operands) {
 }
 
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands) {
-  const TensorView dh = operands.take("dh", kActivation);
+  const auto of = swiglu_backward_operands(operands);
+  const TensorView dh = of.dh, gate_up = of.gate_up, dgate_up = of.dgate_up;
   const int64_t rows = dh.rows(), n = dh.cols();
-  const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
-  const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
-  operands.done();
   return dispatch_activation(dh.dtype, [&]<class T>() {
     return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
       return [=, gradient = Rows<T>(dh), from = Rows<T>(gate_up), to = Rows<T>(dgate_up),
@@ -113,10 +107,8 @@ Launch bind_accumulate(Operands operands) {
 }
 
 Launch bind_rescale(const Rescale& rescale, Operands operands) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView c = rescale.addend ? operands.matrix("c", {x.dtype}, x.rows(), x.cols()) : x;
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  operands.done();
+  const auto of = rescale_operands(rescale, operands);
+  const TensorView x = of.x, c = of.c, y = of.y;
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
     return [from = Rows<T>(x), added = Rows<T>(c), to = Rows<T>(y), extent = Extent{x, c, y},
             rescale](const RuntimeScalars&) {

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "backend/backend.h"
+#include "backend/operands.h"
 
 namespace snug::cpu {
 
@@ -15,10 +16,10 @@ class MatmulCalls;  // matmul.h
 
 Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);
 Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);
-Launch bind_attention(const Attention& attention, std::span<const TensorView> views);
-Launch bind_attention_backward(const AttentionBackward& attention, std::span<const TensorView> views);
-Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views);
-Launch bind_cached_attention(const CachedAttention& attention, std::span<const TensorView> views);
+Launch bind_attention(const Attention& attention, Operands operands);
+Launch bind_attention_backward(const AttentionBackward& attention, Operands operands);
+Launch bind_cache_append(const CacheAppend& append, Operands operands);
+Launch bind_cached_attention(const CachedAttention& attention, Operands operands);
 
 // Return bytes of scratch, from the operands without it. They follow from shapes and, for some products, from what the
 // library asks for and the number of threads (threads() when asked).

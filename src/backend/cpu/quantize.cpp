@@ -240,13 +240,12 @@ Launch bind_quantize(const Quantize& quantize, Operands operands) {
 }
 
 Launch bind_quantize_scales(Operands operands) {
-  const TensorView x = operands.dense("scales", {DType::F32});
-  const int64_t count = x.count(), groups = ceil_div(count, kScaleBlock);
-  const float* const offset = operands.vector("offset", {DType::F32}, 1).as<float>();
-  uint8_t* const codes = operands.vector("codes", {DType::U8}, count).as<uint8_t>();
-  float* const block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
-  operands.done();
-  return [=, scales = x.as<float>()](const RuntimeScalars&) {
+  const auto of = quantize_scales_operands(operands, kScaleBlock);
+  const int64_t count = of.scales.count(), groups = ceil_div(count, kScaleBlock);
+  const float* const offset = of.offset;
+  uint8_t* const codes = of.codes;
+  float* const block_scales = of.block_scales;
+  return [=, scales = of.scales.as<float>()](const RuntimeScalars&) {
     static constexpr auto kBounds = middles(kSignedMap);
     share(groups, [&](int64_t group) {
       const int64_t begin = group * kScaleBlock, n = std::min(count - begin, kScaleBlock);

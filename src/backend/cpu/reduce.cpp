@@ -32,10 +32,8 @@ Launch bind_column_sum(Operands operands) {
 }
 
 Launch bind_sum_ranks(const SumRanks& attrs, Operands operands) {
-  const TensorView parts = operands.take("parts", kActivation);
-  const TensorView y = operands.vector("sum", kActivation, parts.cols());
-  operands.expect(parts.rows() > 0, "'parts' is {}, expected a row or more", to_string(parts.shape));
-  operands.done();
+  const auto of = sum_ranks_operands(operands);
+  const TensorView parts = of.parts, y = of.sum;
   return dispatch_activation(parts.dtype, [&]<class T>() {
     return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
       return [=, accumulate = attrs.accumulate, rows = parts.rows(), from = Rows<T>(parts),
@@ -80,13 +78,10 @@ Launch bind_norm_partials(Operands operands) {
 }
 
 Launch bind_tree_sum(const TreeSum& attrs, Operands operands) {
-  const TensorView x = operands.take("x", {DType::F32});
-  const int64_t count = attrs.count, block = attrs.block == 0 ? std::max<int64_t>(count, 1) : attrs.block;
-  operands.expect(0 <= count && count <= x.count() && block > 0,
-                  "'x' is {}, expected {} values or more by blocks of {}", to_string(x.shape), count, attrs.block);
-  const int64_t blocks = attrs.block == 0 ? 1 : ceil_div(count, block);
-  float* const sums = operands.vector("sums", {DType::F32}, blocks).as<float>();
-  operands.done();
+  const auto of = tree_sum_operands(attrs, operands);
+  const TensorView x = of.x;
+  const int64_t count = attrs.count, block = of.block, blocks = of.blocks;
+  float* const sums = of.sums;
   return [=, cols = x.cols(), scale = attrs.scale, values = Rows<float>(x)](const RuntimeScalars&) {
     share_rows(blocks, block, [&](int64_t b) {
       const auto value = [&](int64_t i) { return values[i / cols][i % cols]; };

@@ -15,11 +15,11 @@ __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_consta
   const int64_t row = int64_t{blockIdx.x} * (kTileThreads / lanes) + threadIdx.x / lanes;
   const int64_t token = row / op.heads.heads;
   const int head = static_cast<int>(row % op.heads.heads), lane = static_cast<int>(threadIdx.x) % lanes;
-  const int dim = token < op.tokens ? op.heads.dim : 0;
+  const int dim = token < op.tokens ? op.heads.value_dim : 0;
   float sum = 0;
   for (int col = lane * N; col < dim; col += lanes * N) {
-    const auto dout = load_floats<N>(op.dout.at(token, op.heads.query(head) + col));
-    const auto out = load_floats<N>(op.out.at(token, op.heads.query(head) + col));
+    const auto dout = load_floats<N>(op.dout.at(token, op.heads.result(head) + col));
+    const auto out = load_floats<N>(op.out.at(token, op.heads.result(head) + col));
 #pragma unroll
     for (int k = 0; k < N; k++) sum = fmaf(dout[k], out[k], sum);
   }
@@ -70,89 +70,94 @@ __device__ auto left_in_registers(const LeftRows<D>& fragments) {
 template <int D, int keys>
 inline constexpr int kQueryBytes = 4 * keys* D* static_cast<int>(sizeof(BFloat16));
 
-template <int D, int keys, bool capped>
+template <int D, int keys, Extra extra>
 __global__ void __launch_bounds__(kThreads, 2)
     query_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
+  constexpr bool kCapped = extra == Extra::Cap;
   using Tile = SwizzledTile<D>;
   const Tile k_tiles{reinterpret_cast<BFloat16*>(shared_bytes)};  // two tiles each, one after the other
   const Tile v_tiles = k_tiles.from_row(2 * keys);
-  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group(), dim = op.heads.dim;
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows, tokens = static_cast<int>(op.tokens);
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kBlockRows;
+  const int tokens = static_cast<int>(op.tokens), key_tokens = static_cast<int>(op.keys);
+  const ValueHeads<extra> value_heads{op.heads};
 
-  const auto fetch_stationary = [&](const Tile& tile, const Rows<BFloat16>& from) {
-    tile.template fetch<kBlockRows, kThreads>(from.at(first, op.heads.query(head)), from.stride, tokens - first, dim);
+  const auto fetch_stationary = [&](const Tile& tile, const Rows<BFloat16>& from, int column, int dim) {
+    tile.template fetch<kBlockRows, kThreads>(from.at(first, column), from.stride, tokens - first, dim);
     commit_fetches();
   };
   constexpr bool kBoth = 2 * keys >= kBlockRows;  // there is room for both
-  fetch_stationary(k_tiles, op.q);
-  if constexpr (kBoth) fetch_stationary(v_tiles, op.dout);
-  int row[2], begin[2];
-  thread_rows(first, tokens, op.mask(documents), row, begin);
+  fetch_stationary(k_tiles, op.q, op.heads.query(head), op.heads.dim);
+  if constexpr (kBoth) fetch_stationary(v_tiles, op.dout, value_heads.result(head), value_heads.dim());
+  const AttentionMask mask = op.mask(documents);
+  const MaskBounds bounds = shared_mask_bounds<true>(first, kBlockRows, mask);
+  Span spans[2];
+  thread_spans<true>(first, bounds, mask, spans);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    if (row[half] >= tokens) continue;
-    lse[half] = *op.lse.at(head, row[half]) * kLog2E;
-    delta[half] = op.delta[head * op.tokens + row[half]];
+    const int row = first + thread_row(half);
+    if (row >= tokens) continue;
+    lse[half] = *op.lse.at(head, row) * kLog2E;
+    delta[half] = op.delta[head * op.tokens + row];
   }
-  int least = min(begin[0], begin[1]);
-  int largest = max(begin[0], begin[1]);
-  block_min_max<kWarps>(least, largest);
   wait_fetches<0>();
   __syncthreads();
   LeftRows<D> queries, gradients;
   load_left_rows<D>(queries, k_tiles);
   if constexpr (!kBoth) {
     __syncthreads();
-    fetch_stationary(k_tiles, op.dout);
+    fetch_stationary(k_tiles, op.dout, value_heads.result(head), value_heads.dim());
     wait_fetches<0>();
     __syncthreads();
   }
   load_left_rows<D>(gradients, kBoth ? v_tiles : k_tiles);
   __syncthreads();
 
-  const int steps = steps_over<keys>(first, least, tokens, kBlockRows);
+  const int steps = bounds.steps(bounds.any.begin, keys);
   const int part = static_cast<int>(blockIdx.z) * kColumns<D>;
   const auto fetch = [&](int step) {
-    const int at = least + step * keys, slot = step % 2 * keys, column = op.heads.key(kv_head);
-    k_tiles.from_row(slot).template fetch<keys, kThreads>(op.k.at(at, column), op.k.stride, tokens - at, dim);
-    v_tiles.from_row(slot).template fetch<keys, kThreads>(op.v.at(at, column), op.v.stride, tokens - at, dim);
+    const int at = bounds.any.begin + step * keys, slot = step % 2 * keys;
+    k_tiles.from_row(slot).template fetch<keys, kThreads>(op.k.at(at, op.heads.key(kv_head)), op.k.stride,
+                                                          key_tokens - at, op.heads.dim);
+    v_tiles.from_row(slot).template fetch<keys, kThreads>(op.v.at(at, value_heads.value(kv_head)), op.v.stride,
+                                                          key_tokens - at, value_heads.dim());
     commit_fetches();
   };
-  const float scale = op.scale * kLog2E, inverse = capped ? capped_inverse(op.cap) : 0.0f;
+  const float scale = op.scale * kLog2E, inverse = kCapped ? capped_inverse(op.cap) : 0.0f;
   Sum dq[1][kColumns<D> / 8] = {};
   if (steps > 0) fetch(0);
   for (int step = 0; step < steps; step++) {
     await_step(step, steps, fetch);
-    const int at = least + step * keys, slot = step % 2 * keys;
+    const int at = bounds.any.begin + step * keys, slot = step % 2 * keys;
     Sum s[1][keys / 8] = {}, dp[1][keys / 8] = {};
     k_tiles.from_row(slot).multiply_transposed(s, left_in_registers<D>(queries));
     v_tiles.from_row(slot).multiply_transposed(dp, left_in_registers<D>(gradients));
-    if constexpr (capped) apply_cap(s[0], op.scale, op.cap);
-    if (at + keys > first || at < largest) apply_mask(s[0], at, row, begin);
+    if constexpr (kCapped) apply_cap(s[0], op.scale, op.cap);
+    if (!bounds.show_all(at, keys)) apply_mask(s[0], at, spans);
 #pragma unroll
     for (int n = 0; n < keys / 8; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const float p = power_of_two(fmaf(s[0][n][i], scale, -lse[i / 2]));
         s[0][n][i] = p * (dp[0][n][i] - delta[i / 2]);
-        if constexpr (capped) s[0][n][i] *= cap_slope(p, lse[i / 2], inverse);
+        if constexpr (kCapped) s[0][n][i] *= cap_slope(p, lse[i / 2], inverse);
       }
     k_tiles.from_row(slot).template multiply_add<kColumns<D>>(dq, s, part / 8);
     __syncthreads();
   }
-  save_sums<kColumns<D>>(op.dq.at(first, op.heads.query(head) + part), op.dq.stride, tokens - first, dim - part, dq[0],
-                         {op.scale, op.scale});
+  save_sums<kColumns<D>>(op.dq.at(first, op.heads.query(head) + part), op.dq.stride, tokens - first,
+                         op.heads.dim - part, dq[0], {op.scale, op.scale});
 }
 
 // Returns the launch in steps of `keys` keys, or of as many of those as let two blocks fit on a multiprocessor.
-template <int D, int keys, bool capped>
+template <int D, int keys, Extra extra>
 AttentionLaunch query_gradient(const GradientRows& op, cudaStream_t stream) {
-  constexpr auto* kKernel = query_gradient_kernel<D, keys, capped>;
+  constexpr auto* kKernel = query_gradient_kernel<D, keys, extra>;
   constexpr int kBytes = kQueryBytes<D, keys>;
   if constexpr (keys > 16 && !always_two(kBytes))
-    if (!two_fit(kKernel, kBytes)) return query_gradient<D, keys / 2, capped>(op, stream);
+    if (!two_fit(kKernel, kBytes)) return query_gradient<D, keys / 2, extra>(op, stream);
   allow_shared(kKernel, kBytes);
   const dim3 grid(blocks_of(op.tokens, kBlockRows), static_cast<unsigned>(op.heads.heads), kParts<D>);
   return [=](int documents) {
@@ -178,7 +183,7 @@ template <int D>
 struct StationaryRows {
   // Fetches the block's rows. If they stay in registers, they come through the tile, which is free again afterwards; if
   // not, they are there once everything that was fetched is.
-  __device__ void fetch(const Rows<BFloat16>& from, int first, int column, int tokens, int dim) {
+  __device__ void fetch(const Rows<BFloat16>& from, int first, int column, int64_t tokens, int dim) {
     tile.template fetch<kBlockRows, kThreads>(from.at(first, column), from.stride, tokens - first, dim);
     if constexpr (kStationaryInRegisters<D>) {
       commit_fetches();
@@ -199,12 +204,13 @@ struct StationaryRows {
 };
 
 // Computes dK, dV, or both: for wide heads there are registers for one of them.
-template <int D, int rows, bool capped, bool of_keys, bool of_values>
+template <int D, int rows, Extra extra, bool of_keys, bool of_values>
 __global__ void __launch_bounds__(kThreads, 2)
     key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   static_assert(!kStationaryInRegisters<D> || 4 * rows >= kBlockRows,
                 "stationary rows come through the tiles of queries");
+  constexpr bool kCapped = extra == Extra::Cap;
   using Tile = SwizzledTile<D>;
   const Tile stationary{reinterpret_cast<BFloat16*>(shared_bytes)};
   const Tile q_tiles = stationary.from_row(kStationaryInRegisters<D> ? 0 : 2 * kBlockRows);
@@ -212,28 +218,25 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto* const lse = reinterpret_cast<float*>(dout_tiles.from_row(2 * rows).data);
   float* const delta = lse + 2 * rows;
   const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kBlockRows;
-  const int tokens = static_cast<int>(op.tokens), dim = op.heads.dim, column = op.heads.key(kv_head);
+  const int tokens = static_cast<int>(op.tokens);
 
   StationaryRows<D> keys{stationary}, values{stationary.from_row(kStationaryInRegisters<D> ? 0 : kBlockRows)};
-  keys.fetch(op.k, first, column, tokens, dim);
-  if constexpr (of_keys) values.fetch(op.v, first, column, tokens, dim);
+  const ValueHeads<extra> value_heads{op.heads};
+  keys.fetch(op.k, first, op.heads.key(kv_head), op.keys, op.heads.dim);
+  if constexpr (of_keys) values.fetch(op.v, first, value_heads.value(kv_head), op.keys, value_heads.dim());
   const AttentionMask mask = op.mask(documents);
-  int row[2], end[2];  // ends of the queries that attend to a row; none attend to a row outside documents
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    row[half] = first + thread_row(half);
-    end[half] = mask.last_query_end(row[half]);
-  }
-  int least = min(end[0], end[1]);
-  int last = max(end[0], end[1]);
-  block_min_max<kWarps>(least, last);
+  const MaskBounds bounds = shared_mask_bounds<false>(first, kBlockRows, mask);
+  Span spans[2];  // the queries that see a row
+  thread_spans<false>(first, bounds, mask, spans);
 
-  const int steps = max(0, last - first + rows - 1) / rows, all_steps = steps * op.heads.group();
+  const int steps = bounds.steps(bounds.any.begin, rows), all_steps = steps * op.heads.group();
   const auto fetch = [&](int i) {
-    const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * rows, slot = i % 2 * rows;
-    const int begin = op.heads.query(head);
-    q_tiles.from_row(slot).template fetch<rows, kThreads>(op.q.at(at, begin), op.q.stride, tokens - at, dim);
-    dout_tiles.from_row(slot).template fetch<rows, kThreads>(op.dout.at(at, begin), op.dout.stride, tokens - at, dim);
+    const int head = kv_head * op.heads.group() + i / steps, at = bounds.any.begin + i % steps * rows,
+              slot = i % 2 * rows;
+    q_tiles.from_row(slot).template fetch<rows, kThreads>(op.q.at(at, op.heads.query(head)), op.q.stride, tokens - at,
+                                                          op.heads.dim);
+    dout_tiles.from_row(slot).template fetch<rows, kThreads>(op.dout.at(at, value_heads.result(head)), op.dout.stride,
+                                                             tokens - at, value_heads.dim());
     commit_fetches();
     const int t = static_cast<int>(threadIdx.x);
     if (t >= rows) return;
@@ -241,19 +244,19 @@ __global__ void __launch_bounds__(kThreads, 2)
     lse[slot + t] = inside ? *op.lse.at(head, at + t) * kLog2E : 0.0f;
     delta[slot + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
   };
-  const float scale = op.scale * kLog2E, inverse = capped ? capped_inverse(op.cap) : 0.0f;
+  const float scale = op.scale * kLog2E, inverse = kCapped ? capped_inverse(op.cap) : 0.0f;
   const int part = of_values ? 0 : static_cast<int>(blockIdx.z) * kColumns<D>;
   Sum dk[1][of_keys ? kColumns<D> / 8 : 1] = {}, dv[1][of_values ? D / 8 : 1] = {};
   if (all_steps > 0) fetch(0);
   for (int i = 0; i < all_steps; i++) {
     await_step(i, all_steps, fetch);
-    const int at = first + i % steps * rows, slot = i % 2 * rows;
+    const int at = bounds.any.begin + i % steps * rows, slot = i % 2 * rows;
     // Products are transposed here: their rows are keys, their columns queries.
     Sum p[1][rows / 8] = {}, dp[1][rows / 8] = {};
     q_tiles.from_row(slot).multiply_transposed(p, keys);
     if constexpr (of_keys) dout_tiles.from_row(slot).multiply_transposed(dp, values);
-    if constexpr (capped) apply_cap(p[0], op.scale, op.cap);
-    if (at < first + kBlockRows || at + rows > least) apply_transposed_mask(p[0], at, row, end);
+    if constexpr (kCapped) apply_cap(p[0], op.scale, op.cap);
+    if (!bounds.show_all(at, rows)) apply_mask(p[0], at, spans);
 #pragma unroll
     for (int n = 0; n < rows / 8; n++) {
       const int place = slot + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2;
@@ -264,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         const float base = j % 2 ? lses.y : lses.x;
         p[0][n][j] = power_of_two(fmaf(p[0][n][j], scale, -base));
         dp[0][n][j] = p[0][n][j] * (dp[0][n][j] - (j % 2 ? deltas.y : deltas.x));
-        if constexpr (capped) dp[0][n][j] *= cap_slope(p[0][n][j], base, inverse);
+        if constexpr (kCapped) dp[0][n][j] *= cap_slope(p[0][n][j], base, inverse);
       }
     }
     if constexpr (of_values) dout_tiles.from_row(slot).multiply_add(dv, p);
@@ -273,35 +276,35 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   wait_fetches<0>();
   if constexpr (of_keys)
-    save_sums<kColumns<D>>(op.dk.at(first, column + part), op.dk.stride, tokens - first, dim - part, dk[0],
-                           {op.scale, op.scale});
+    save_sums<kColumns<D>>(op.dk.at(first, op.heads.key(kv_head) + part), op.dk.stride, op.keys - first,
+                           op.heads.dim - part, dk[0], {op.scale, op.scale});
   if constexpr (of_values)
-    save_sums<D>(op.dv.at(first, column), op.dv.stride, tokens - first, dim, dv[0], {1.0f, 1.0f});
+    save_sums<D>(op.dv.at(first, op.heads.value(kv_head)), op.dv.stride, op.keys - first, op.heads.value_dim, dv[0],
+                 {1.0f, 1.0f});
 }
 
 // Returns the launch in steps of `rows` queries, or of as many of those as let two blocks fit on a multiprocessor.
-template <int D, int rows, bool capped, bool of_keys, bool of_values>
+template <int D, int rows, Extra extra, bool of_keys, bool of_values>
 AttentionLaunch key_gradient(const GradientRows& op, cudaStream_t stream) {
-  constexpr auto* kKernel = key_gradient_kernel<D, rows, capped, of_keys, of_values>;
+  constexpr auto* kKernel = key_gradient_kernel<D, rows, extra, of_keys, of_values>;
   constexpr int kBytes = kKeyBytes<D, rows>;
   if constexpr (rows > 16 && !always_two(kBytes))
-    if (!two_fit(kKernel, kBytes)) return key_gradient<D, rows / 2, capped, of_keys, of_values>(op, stream);
+    if (!two_fit(kKernel, kBytes)) return key_gradient<D, rows / 2, extra, of_keys, of_values>(op, stream);
   allow_shared(kKernel, kBytes);
-  const dim3 grid(blocks_of(op.tokens, kBlockRows), static_cast<unsigned>(op.heads.kv_heads),
-                  of_values ? 1 : kParts<D>);
+  const dim3 grid(blocks_of(op.keys, kBlockRows), static_cast<unsigned>(op.heads.kv_heads), of_values ? 1 : kParts<D>);
   return [=](int documents) {
     kKernel<<<grid, kThreads, kBytes, stream>>>(op, documents);
     check_launch("attention_backward");
   };
 }
 
-template <int D, bool capped>
+template <int D, Extra extra>
 AttentionLaunch key_gradients(const GradientRows& op, cudaStream_t stream) {
   if constexpr (!kStationaryInRegisters<D>) {
-    return key_gradient<D, 64, capped, true, true>(op, stream);
+    return key_gradient<D, 64, extra, true, true>(op, stream);
   } else {
-    return [keys = key_gradient<D, 32, capped, true, false>(op, stream),
-            values = key_gradient<D, 32, capped, false, true>(op, stream)](int documents) {
+    return [keys = key_gradient<D, 32, extra, true, false>(op, stream),
+            values = key_gradient<D, 32, extra, false, true>(op, stream)](int documents) {
       keys(documents);
       values(documents);
     };
@@ -315,7 +318,7 @@ void launch_delta(const GradientRows& op, cudaStream_t stream) {
     const unsigned blocks = blocks_of(op.tokens * op.heads.heads, kTileThreads / lanes);
     delta_kernel<N, lanes><<<blocks, kTileThreads, 0, stream>>>(op);
   };
-  const int dim = op.heads.dim;
+  const int dim = op.heads.value_dim;
   if (dim % 8 != 0)
     launch.template operator()<4, 32>();
   else if (dim <= 64)
@@ -327,10 +330,10 @@ void launch_delta(const GradientRows& op, cudaStream_t stream) {
 }
 
 AttentionLaunch tiled_attention_gradient(const GradientRows& op, cudaStream_t stream) {
-  return dispatch_tile<kTileDims>(op.heads.dim, op.cap, [&]<int D, bool capped>() -> AttentionLaunch {
+  return dispatch_tiled(op, [&]<int D, Extra extra>() -> AttentionLaunch {
     constexpr int kKeys = D > 128 ? 32 : 64;
-    return [=, keys = key_gradients<D, capped>(op, stream),
-            queries = query_gradient<D, kKeys, capped>(op, stream)](int documents) {
+    return [=, keys = key_gradients<D, extra>(op, stream),
+            queries = query_gradient<D, kKeys, extra>(op, stream)](int documents) {
       launch_delta(op, stream);
       keys(documents);
       queries(documents);

@@ -16,23 +16,7 @@ struct ForwardShape {
   static constexpr int kBytes = (kQueryElements + 2 * keys * D) * static_cast<int>(sizeof(BFloat16));
 };
 
-// Sets this thread's rows of M fragments from `first` on, and the first key to which each attends; returns the least
-// and the largest of those keys.
-template <int M>
-__device__ int2 fragment_rows(int first, int tokens, const AttentionMask& mask, int (&row)[M][2], int (&begin)[M][2]) {
-  int2 bounds{tokens, 0};
-#pragma unroll
-  for (int m = 0; m < M; m++)
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      row[m][half] = first + 16 * m + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
-      begin[m][half] = mask.first_key(row[m][half], tokens);
-      bounds = {min(bounds.x, begin[m][half]), max(bounds.y, begin[m][half])};
-    }
-  return bounds;
-}
-
-template <int D, int keys, bool capped, class S = ForwardShape<D, keys>>
+template <int D, int keys, Extra extra, class S = ForwardShape<D, keys>>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
@@ -40,20 +24,30 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using Tile = SwizzledTile<D>;
   const Tile queries{reinterpret_cast<BFloat16*>(shared_bytes)};
   const Tile k_tile{queries.data + S::kQueryElements}, v_tile{k_tile.data + keys * D};
-  const int dim = op.heads.dim;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
   // Late tiles attend to most keys, so they come first.
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows, tokens = static_cast<int>(op.tokens);
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kTileRows;
   const int warp = static_cast<int>(threadIdx.x) / 32, warp_first = warp * 16 * S::kFragments;  // of the tile's rows
 
-  const auto fetch = [&]<int rows>(const Tile& tile, const Rows<BFloat16>& from, int column, int at) {
-    tile.template fetch<rows, S::kThreads>(from.at(at, column), from.stride, tokens - at, dim);
+  queries.template fetch<kTileRows, S::kThreads>(op.q.at(first, op.heads.query(head)), op.q.stride,
+                                                 static_cast<int>(op.tokens) - first, op.heads.dim);
+  commit_fetches();
+  const ValueHeads<extra> of_values{op.heads};
+  const int key_tokens = static_cast<int>(op.keys);
+  const auto fetch_keys = [&](int at) {
+    k_tile.template fetch<keys, S::kThreads>(op.k.at(at, op.heads.key(kv_head)), op.k.stride, key_tokens - at,
+                                             op.heads.dim);
     commit_fetches();
   };
-  fetch.template operator()<kTileRows>(queries, op.q, op.heads.query(head), first);
-  int row[S::kFragments][2], begin[S::kFragments][2];
-  auto [least, largest] = fragment_rows(first + warp_first, tokens, op.mask(documents), row, begin);
-  block_min_max<S::kWarps>(least, largest);
+  const AttentionMask mask = op.mask(documents);
+  const MaskBounds bounds = shared_mask_bounds<true>(first, kTileRows, mask);
+  const int thread_first = first + warp_first + static_cast<int>(threadIdx.x) % 32 / 4;
+  Span spans[S::kFragments][2];
+#pragma unroll
+  for (int m = 0; m < S::kFragments; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      spans[m][half] = row_span<true>(thread_first + 16 * m + 8 * half, bounds, mask);
   wait_fetches<0>();
   __syncthreads();
   Fragment kept[S::kQueriesInRegisters ? D / 16 : 1];
@@ -73,25 +67,27 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       }
   };
 
-  const int steps = steps_over<keys>(first, least, tokens);
+  const int steps = bounds.steps(bounds.any.begin, keys);
   RowSoftmax softmax[S::kFragments];
   Sum out[S::kFragments][D / 8] = {};
-  if (steps > 0) fetch.template operator()<keys>(k_tile, op.k, op.heads.key(kv_head), least);
+  if (steps > 0) fetch_keys(bounds.any.begin);
   for (int step = 0; step < steps; step++) {
-    const int at = least + step * keys;
+    const int at = bounds.any.begin + step * keys;
     wait_fetches<0>();
     __syncthreads();  // the keys are there, and nobody reads the values of the step before
-    fetch.template operator()<keys>(v_tile, op.v, op.heads.key(kv_head), at);
+    v_tile.template fetch<keys, S::kThreads>(op.v.at(at, of_values.value(kv_head)), op.v.stride, key_tokens - at,
+                                             of_values.dim());
+    commit_fetches();
     Sum s[S::kFragments][keys / 8] = {};
     k_tile.multiply_transposed(s, left);
     wait_fetches<0>();
     __syncthreads();  // the values are there, and nobody reads the keys
-    if (step + 1 < steps) fetch.template operator()<keys>(k_tile, op.k, op.heads.key(kv_head), at + keys);
-    const bool masked = at + keys > first || at < largest;
+    if (step + 1 < steps) fetch_keys(at + keys);
+    const bool masked = !bounds.show_all(at, keys);
 #pragma unroll
     for (int m = 0; m < S::kFragments; m++) {
-      if constexpr (capped) apply_cap(s[m], op.scale, op.cap);
-      if (masked) apply_mask(s[m], at, row[m], begin[m]);
+      if constexpr (extra == Extra::Cap) apply_cap(s[m], op.scale, op.cap);
+      if (masked) apply_mask(s[m], at, spans[m]);
       float factor[2];
       softmax[m].add(s[m], op.scale * kLog2E, factor);
 #pragma unroll
@@ -103,16 +99,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
 #pragma unroll
   for (int m = 0; m < S::kFragments; m++)
-    save_attention<D>(op, head, first + warp * 16 * (S::kFragments - 1) + 16 * m, row[m], softmax[m], out[m]);
+    save_attention<D>(op, head, first + warp * 16 * (S::kFragments - 1) + 16 * m, thread_first + 16 * m, softmax[m],
+                      out[m]);
 }
 
 // Returns the launch of the kernel that takes so many keys a step.
-template <int D, int keys, bool capped>
+template <int D, int keys, Extra extra>
 AttentionLaunch forward_launch(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
   using S = ForwardShape<D, keys>;
-  allow_shared(attention_forward_kernel<D, keys, capped>, S::kBytes);
+  allow_shared(attention_forward_kernel<D, keys, extra>, S::kBytes);
   return [=, grid = dim3(blocks_of(op.tokens, kTileRows), static_cast<unsigned>(op.heads.heads))](int documents) {
-    attention_forward_kernel<D, keys, capped><<<grid, S::kThreads, S::kBytes, stream>>>(op, documents);
+    attention_forward_kernel<D, keys, extra><<<grid, S::kThreads, S::kBytes, stream>>>(op, documents);
     check_launch("attention");
   };
 }
@@ -120,17 +117,17 @@ AttentionLaunch forward_launch(const AttentionRows<BFloat16>& op, cudaStream_t s
 }  // namespace
 
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
-  return dispatch_tile<kTileDims>(op.heads.dim, op.cap, [&]<int D, bool capped>() -> AttentionLaunch {
+  return dispatch_tiled(op, [&]<int D, Extra extra>() -> AttentionLaunch {
     // Heads of 128 take 64 KiB in steps of 64 keys: an A100's multiprocessor has room for two such blocks, those of
     // cards for gaming (8.6, 8.9, 12.0), with 99 KiB, have room for two in steps of 32.
     constexpr int kKeys = 64;
     if constexpr (D == 128) {
       const int64_t most = int64_t{2} * multiprocessors();
-      if (resident_blocks(attention_forward_kernel<D, kKeys, capped>, ForwardShape<D, kKeys>::kThreads,
+      if (resident_blocks(attention_forward_kernel<D, kKeys, extra>, ForwardShape<D, kKeys>::kThreads,
                           ForwardShape<D, kKeys>::kBytes) < most)
-        return forward_launch<D, 32, capped>(op, stream);
+        return forward_launch<D, 32, extra>(op, stream);
     }
-    return forward_launch<D, kKeys, capped>(op, stream);
+    return forward_launch<D, kKeys, extra>(op, stream);
   });
 }
 

@@ -54,36 +54,6 @@ __device__ void fetch_rows(uint32_t tile, const HeadTensorMap& from, int head, i
         : "memory");
 }
 
-// Bounds the mask of a tile's rows: the first (or end) of the tokens of the other side that `any` row sees, and of
-// those that `all` rows see. If both are one number, it is every row's.
-struct MaskBounds {
-  int any, all;
-};
-// Returns, for rows [first, first + rows) of queries, the first key to which any of them attends, and the first from
-// which on all attend to every key before them; `tokens` for rows outside documents.
-__device__ inline MaskBounds first_key_bounds(int first, int rows, int tokens, const AttentionMask& mask) {
-  const int last = first + rows - 1;
-  return {mask.first_key(max(first, min(mask.starts[0], last)), tokens),
-          max(mask.first_key(first, tokens), mask.first_key(last, tokens))};
-}
-// Returns, for rows of keys, the end of the queries that attend to any of them, and the end up to which all later
-// queries attend to all of them; 0 for rows outside documents.
-__device__ inline MaskBounds query_end_bounds(int first, int rows, const AttentionMask& mask) {
-  const int last = first + rows - 1;
-  return {mask.last_query_end(min(last, max(mask.starts[mask.documents] - 1, first))),
-          min(mask.last_query_end(first), mask.last_query_end(last))};
-}
-// Sets both of this thread's rows of the tile of queries that begins at `first`, and the first key to which each
-// attends.
-__device__ inline void thread_rows(int first, int tokens, const AttentionMask& mask, const MaskBounds& bounds,
-                                   int (&row)[2], int (&begin)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    row[half] = first + thread_row(half);
-    begin[half] = bounds.any == bounds.all ? bounds.any : mask.first_key(row[half], tokens);
-  }
-}
-
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
 // Identifies `rows` rows of one head, by their number: the `late` rows of all heads come first, or the early ones.
@@ -105,7 +75,9 @@ struct Tile {
 struct TakenTile {
   int number;
   MaskBounds bounds;  // of a consumer's rows; only that consumer gets them
-  int least;          // the least token that any consumer's rows see
+  Span seen;          // from the first to the last token that any consumer's rows see
+  // Returns the number of steps of so many tokens over those.
+  __device__ int steps(int count) const { return max(0, (seen.end - seen.begin + count - 1) / count); }
 };
 
 // Takes one tile after the other from `next`; called by a producer warp. `find(number, consumer)` returns the bounds of
@@ -118,11 +90,12 @@ __device__ void take_tiles(int* next, Ring<1> stationary, TakenTile* taken, int 
                            const FetchRest& fetch_rest) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (;; stationary.advance()) {
-    TakenTile tile{__shfl_sync(kAll, lane == 0 ? atomicAdd(next, 1) : 0, 0), {}, 0};
+    TakenTile tile{__shfl_sync(kAll, lane == 0 ? atomicAdd(next, 1) : 0, 0), {}, {}};
     const bool none = tile.number >= count;
     if (!none) {
       if (lane < consumers) tile.bounds = find(tile.number, lane);
-      tile.least = __reduce_min_sync(kAll, lane < consumers ? tile.bounds.any : INT_MAX);
+      tile.seen = {__reduce_min_sync(kAll, lane < consumers ? tile.bounds.any.begin : INT_MAX),
+                   __reduce_max_sync(kAll, lane < consumers ? tile.bounds.any.end : 0)};
       fetch_ahead(tile);
     }
 #pragma unroll

@@ -62,46 +62,44 @@ __device__ inline float cap_slope(float p, float lse, float inverse) {
 }
 __device__ inline float capped_inverse(float cap) { return 1.0f / (cap * kLog2E); }
 
-// Masks products with the keys from `at` on: keys after the query, and keys before the first to which it attends.
+// Masks products of rows, which see `spans`, with the tokens of the other side from `at` on.
 template <int N>
-__device__ void apply_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
+__device__ void apply_mask(Sum (&s)[N], int at, const Span (&spans)[2]) {
 #pragma unroll
   for (int n = 0; n < N; n++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      if (key > row[i / 2] || key < begin[i / 2]) s[n][i] = -INFINITY;
+      const int token = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+      if (token < spans[i / 2].begin || token >= spans[i / 2].end) s[n][i] = -INFINITY;
     }
 }
 
-// Masks transposed products with the queries from `at` on: queries before the key, and queries that no longer attend to
-// it.
-template <int N>
-__device__ void apply_transposed_mask(Sum (&s)[N], int at, const int (&row)[2], const int (&end)[2]) {
-#pragma unroll
-  for (int n = 0; n < N; n++)
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int query = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2;
-      if (query < row[j / 2] || query >= end[j / 2]) s[n][j] = -INFINITY;
-    }
+// Adds a sink to a row's sum of exponentials relative to `maximum`, a score. Returns the factor of the row's result,
+// and sets the log of the sum.
+__device__ inline float add_sink(float total, float maximum, float sink, float& log_sum) {
+  const float most = fmaxf(maximum, sink), rescale = __expf(maximum - most);
+  const float sum = fmaf(total, rescale, __expf(sink - most));
+  log_sum = most + logf(sum);
+  return rescale / sum;
 }
 
-// Saves the tile of a head that begins at row `first`, and the divisors of its rows' weights.
+// Saves a warp's rows of the tile of a head: those of the tile that begins at row `first`, of which this thread has
+// `row` and the eighth after it; and the divisors of their weights.
 template <int D, bool in_eights = false>
-__device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int first, const int (&row)[2],
+__device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int first, int row,
                                const RowSoftmax& softmax, const Sum (&out)[D / 8]) {
   const int tokens = static_cast<int>(op.tokens);
   float inverse[2];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const float total = softmax.total(half);
+    const float total = softmax.total(half), maximum = op.scale * softmax.maximum[half];
     inverse[half] = total > 0 ? 1.0f / total : 0.0f;
-    if (threadIdx.x % 4 == 0 && row[half] < tokens)
-      *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
+    float log_sum = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
+    if (op.sinks && total > 0) inverse[half] = add_sink(total, maximum, op.sinks[head], log_sum);
+    if (threadIdx.x % 4 == 0 && row + 8 * half < tokens) *op.lse.at(head, row + 8 * half) = log_sum;
   }
-  save_sums<D, in_eights>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, op.heads.dim, out,
-                          inverse);
+  save_sums<D, in_eights>(op.out.at(first, op.heads.result(head)), op.out.stride, tokens - first, op.heads.value_dim,
+                          out, inverse);
 }
 
 }  // namespace snug::cuda

@@ -174,34 +174,49 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, c
 __device__ inline int thread_row(int half) {
   return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
 }
-// Sets both of this thread's rows of the tile that begins at `first`, and the first key to which each attends.
-__device__ inline void thread_rows(int first, int tokens, const AttentionMask& mask, int (&row)[2], int (&begin)[2]) {
+// Bounds the mask of a tile's rows, by the tokens of the other side: those from the first to the last that any row sees
+// (or is seen by), and those that all rows see.
+struct MaskBounds {
+  // Returns whether tokens [at, at + count) need no mask.
+  __device__ bool show_all(int at, int count) const { return at >= all.begin && at + count <= all.end; }
+  // Returns the number of steps of so many tokens from `begin` on over those that any row sees.
+  __device__ int steps(int begin, int count) const { return max(0, (any.end - begin + count - 1) / count); }
+  Span any, all;
+};
+// Returns the bounds of rows [first, first + rows), which are queries, or keys.
+template <bool of_queries>
+__device__ MaskBounds mask_bounds(int first, int rows, const AttentionMask& mask) {
+  const int32_t* const starts = of_queries ? mask.starts : mask.key_starts;
+  const int last = first + rows - 1;
+  const Span low = mask.of<of_queries>(first), high = mask.of<of_queries>(last);
+  // Rows before the first document, or after the last, do not count for `any`.
+  const int begin = max(first, min(starts[0], last)), end = min(last, max(starts[mask.documents] - 1, first));
+  return {{begin == first ? low.begin : mask.of<of_queries>(begin).begin,
+           end == last ? high.end : mask.of<of_queries>(end).end},
+          {max(low.begin, high.begin), min(low.end, high.end)}};
+}
+// Returns what one of the rows that have these bounds sees.
+template <bool of_queries>
+__device__ Span row_span(int row, const MaskBounds& bounds, const AttentionMask& mask) {
+  const bool same_begin = bounds.any.begin == bounds.all.begin, same_end = bounds.any.end == bounds.all.end;
+  if (mask.bidirectional && same_begin && same_end) return bounds.any;
+  if (!mask.bidirectional && of_queries && same_begin) return {bounds.any.begin, row + 1};
+  if (!mask.bidirectional && !of_queries && same_end) return {row, bounds.any.end};
+  return mask.of<of_queries>(row);
+}
+// Sets what this thread's rows of the tile that begins at `first` see.
+template <bool of_queries>
+__device__ void thread_spans(int first, const MaskBounds& bounds, const AttentionMask& mask, Span (&spans)[2]) {
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    row[half] = first + thread_row(half);
-    begin[half] = mask.first_key(row[half], tokens);
-  }
+  for (int half = 0; half < 2; half++) spans[half] = row_span<of_queries>(first + thread_row(half), bounds, mask);
 }
-// Returns the number of steps of `keys` keys from `least` on to which `rows` rows of a tile, from `first` on, attend.
-template <int keys>
-__device__ int steps_over(int first, int least, int tokens, int rows = kTileRows) {
-  return max(0, (min(first + rows, tokens) - least + keys - 1) / keys);
-}
-
-// Sets x to the least and y to the largest over all threads of the block.
-template <int warps>
-__device__ void block_min_max(int& x, int& y) {
-  __shared__ int least[warps], largest[warps];
-  x = __reduce_min_sync(kAll, x);
-  y = __reduce_max_sync(kAll, y);
-  if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = x;
-  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = y;
+// Returns the bounds of a tile's rows, which one thread finds for all; called by all.
+template <bool of_queries>
+__device__ MaskBounds shared_mask_bounds(int first, int rows, const AttentionMask& mask) {
+  __shared__ MaskBounds bounds;
+  if (threadIdx.x == 0) bounds = mask_bounds<of_queries>(first, rows, mask);
   __syncthreads();
-#pragma unroll
-  for (int w = 0; w < warps; w++) {
-    x = min(x, least[w]);
-    y = max(y, largest[w]);
-  }
+  return bounds;
 }
 
 // Launches the kernel that computes delta, the sums of dout out, for the other kernels of the backward.
@@ -222,5 +237,30 @@ decltype(auto) dispatch_tile(int64_t dim, float cap, const F& f) {
   if (cap > 0) return dispatch_dim<kCappedTileDims>(dim, [&]<int D>() { return f.template operator()<D, true>(); });
   return dispatch_dim<dims>(dim, [&]<int D>() { return f.template operator()<D, false>(); });
 }
+
+// Says what a kernel by tiles can do beside plain attention: few models need it, and it costs every step.
+enum class Extra { None, Cap, ValueDim };  // a soft cap on scores; heads of values that have another size than keys'
+
+// Calls f.template operator()<D, extra>() with the kernel by tiles for an op.
+template <class Op, class F>
+decltype(auto) dispatch_tiled(const Op& op, const F& f) {
+  if (op.cap > 0)
+    return dispatch_dim<kCappedTileDims>(op.heads.dim, [&]<int D>() { return f.template operator()<D, Extra::Cap>(); });
+  if (op.heads.value_dim != op.heads.dim)
+    return dispatch_dim<kValueTileDims>(op.heads.widest(),
+                                        [&]<int D>() { return f.template operator()<D, Extra::ValueDim>(); });
+  return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() { return f.template operator()<D, Extra::None>(); });
+}
+
+// Gives the size of a head of values, and where its columns and those of a result begin. That they are those of keys
+// and queries is known at compile time but for Extra::ValueDim.
+template <Extra extra>
+struct ValueHeads {
+  static constexpr bool kOwn = extra == Extra::ValueDim;
+  __device__ int dim() const { return kOwn ? heads.value_dim : heads.dim; }
+  __device__ int value(int kv_head) const { return kOwn ? heads.value(kv_head) : heads.key(kv_head); }
+  __device__ int result(int head) const { return kOwn ? heads.result(head) : heads.query(head); }
+  const Heads& heads;
+};
 
 }  // namespace snug::cuda

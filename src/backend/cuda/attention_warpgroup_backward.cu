@@ -5,22 +5,26 @@ namespace snug::cuda {
 
 AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
   const int heads = op.heads.heads, kv_heads = op.heads.kv_heads;
-  const auto map = [&](const Rows<BFloat16>& rows, int count, int box_rows) {
-    return head_tensor_map(rows, op.heads.dim, count, op.tokens, box_rows);
+  const int dim = op.heads.dim, value_dim = op.heads.value_dim;
+  const auto queries = [&](const Rows<BFloat16>& rows, int columns, int box_rows) {
+    return head_tensor_map(rows, columns, heads, op.tokens, box_rows);
+  };
+  const auto keys = [&](const Rows<BFloat16>& rows, int columns, int box_rows) {
+    return head_tensor_map(rows, columns, kv_heads, op.keys, box_rows);
   };
   Backward b{op,
-             map(op.q, heads, kRowsPerStep),
-             map(op.k, kv_heads, kRowsPerStep),
-             map(op.v, kv_heads, kRowsPerStep),
-             map(op.dout, heads, kRowsPerStep),
-             map(op.q, heads, kTileRows),
-             map(op.k, kv_heads, kTileRows),
-             map(op.v, kv_heads, kTileRows),
-             map(op.dout, heads, kTileRows),
+             queries(op.q, dim, kRowsPerStep),
+             keys(op.k, dim, kRowsPerStep),
+             keys(op.v, value_dim, kRowsPerStep),
+             queries(op.dout, value_dim, kRowsPerStep),
+             queries(op.q, dim, kTileRows),
+             keys(op.k, dim, kTileRows),
+             keys(op.v, value_dim, kTileRows),
+             queries(op.dout, value_dim, kTileRows),
              nullptr,
              0};
-  std::vector<GradientLaunch> kernels = key_gradient_launches(op.heads.dim, op.cap, stream);
-  kernels.push_back(query_gradient_launch(op.heads.dim, op.cap, stream));
+  std::vector<GradientLaunch> kernels = key_gradient_launches(op.heads.widest(), op.cap, stream);
+  kernels.push_back(query_gradient_launch(op.heads.widest(), op.cap, stream));
   return [=, next = reinterpret_cast<int*>(counters)](int documents) mutable {
     check_cuda(cudaMemsetAsync(next, 0, kernels.size() * sizeof(int), stream), "attention_backward");
     launch_delta(op, stream);

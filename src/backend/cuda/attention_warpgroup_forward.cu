@@ -54,16 +54,16 @@ class Fetcher {
  public:
   __device__ Fetcher(const Forward& f, Tiles<D>& tiles) : f_(f), tiles_(tiles) {}
   __device__ MaskBounds find(int number, int group) const {
-    return first_key_bounds(Tile<kRows<D>>(number, f_.op.tokens, f_.op.heads.heads, true).first + kGroupRows * group,
-                            kGroupRows, tokens(), f_.op.mask(f_.documents));
+    return mask_bounds<true>(Tile<kRows<D>>(number, f_.op.tokens, f_.op.heads.heads, true).first + kGroupRows * group,
+                             kGroupRows, f_.op.mask(f_.documents));
   }
   __device__ void start(const TakenTile& taken) {
     const Tile<kRows<D>> tile(taken.number, f_.op.tokens, f_.op.heads.heads, true);
     head_ = tile.head;
     first_ = tile.first;
     kv_head_ = tile.head / f_.op.heads.group();
-    least_ = taken.least;
-    steps_ = steps_over<kKeysPerStep<D>>(tile.first, taken.least, tokens(), kRows<D>);
+    begin_ = taken.seen.begin;
+    steps_ = taken.steps(kKeysPerStep<D>);
     if (steps_ > 0) fetch_keys(0);
   }
   __device__ void fetch_queries(int group, uint32_t full) const {
@@ -79,7 +79,6 @@ class Fetcher {
   }
 
  private:
-  __device__ int tokens() const { return static_cast<int>(f_.op.tokens); }
   __device__ void fetch_keys(int step) {
     tiles_.keys.await_empty();
     fetch(f_.k, step, tiles_.keys_at(), tiles_.keys.full());
@@ -93,12 +92,12 @@ class Fetcher {
   __device__ void fetch(const HeadTensorMap& from, int step, uint32_t to, uint32_t full) const {
     if (threadIdx.x % 32 != 0) return;
     arrive_and_expect(full, kTileBytes<D>);
-    fetch_rows<D>(to, from, kv_head_, least_ + step * kKeysPerStep<D>, kKeysPerStep<D>, full);
+    fetch_rows<D>(to, from, kv_head_, begin_ + step * kKeysPerStep<D>, kKeysPerStep<D>, full);
   }
 
   const Forward& f_;
   Tiles<D>& tiles_;
-  int head_ = 0, kv_head_ = 0, first_ = 0, least_ = 0, steps_ = 0;  // of the tile
+  int head_ = 0, kv_head_ = 0, first_ = 0, begin_ = 0, steps_ = 0;  // of the tile
 };
 
 // Skips steps whose keys none of the rows attends to; called by a consumer warpgroup.
@@ -121,14 +120,12 @@ template <int D, bool capped>
 __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken) {
   const AttentionRows<BFloat16>& op = f.op;
   const Tile<kRows<D>> tile(taken.number, op.tokens, op.heads.heads, true);
-  const int first = tile.first, tokens = static_cast<int>(op.tokens), group = static_cast<int>(threadIdx.x) / 128;
-  const int group_first = first + kGroupRows * group, least = taken.least;
-  int row[2], begin[2];
-  thread_rows(first, tokens, op.mask(f.documents), taken.bounds, row, begin);
-  const int steps = steps_over<kKeysPerStep<D>>(first, least, tokens, kRows<D>);
-  const int group_steps =
-      taken.bounds.any < tokens ? steps_over<kKeysPerStep<D>>(group_first, least, tokens, kGroupRows) : 0;
-  const int first_step = group_steps > 0 ? (taken.bounds.any - least) / kKeysPerStep<D> : 0;
+  const int first = tile.first, begin = taken.seen.begin;
+  Span spans[2];
+  thread_spans<true>(first, taken.bounds, op.mask(f.documents), spans);
+  const int steps = taken.steps(kKeysPerStep<D>);
+  const int group_steps = taken.bounds.steps(begin, kKeysPerStep<D>);
+  const int first_step = group_steps > 0 ? (taken.bounds.any.begin - begin) / kKeysPerStep<D> : 0;
 
   RowSoftmax softmax;
   Sum out[D / 8] = {}, s[kKeysPerStep<D> / 8];
@@ -145,9 +142,9 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
     tiles.keys.release();
     tiles.keys.advance();
     if (step + 1 == group_steps) tiles.stationary.release();
-    const int at = least + step * kKeysPerStep<D>;
+    const int at = begin + step * kKeysPerStep<D>;
     if constexpr (capped) apply_cap(s, op.scale, op.cap);
-    if (at + kKeysPerStep < D >> group_first || at < taken.bounds.all) apply_mask(s, at, row, begin);
+    if (!taken.bounds.show_all(at, kKeysPerStep<D>)) apply_mask(s, at, spans);
     softmax.add(s, op.scale * kLog2E, factor);
   };
   const auto start_values = [&] {
@@ -188,7 +185,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
     finish_values();
   }
   skip_steps(tiles, steps - group_steps);
-  save_attention<D, true>(op, tile.head, first, row, softmax, out);
+  save_attention<D, true>(op, tile.head, first, first + thread_row(0), softmax, out);
 }
 
 template <int D, bool capped>
@@ -230,8 +227,8 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
   allow_shared(attention_forward_kernel<D, capped>, kForwardBytes<D>);
   Forward f{op,
             head_tensor_map(op.q, op.heads.dim, op.heads.heads, op.tokens, kGroupRows),
-            head_tensor_map(op.k, op.heads.dim, op.heads.kv_heads, op.tokens, kKeysPerStep<D>),
-            head_tensor_map(op.v, op.heads.dim, op.heads.kv_heads, op.tokens, kKeysPerStep<D>),
+            head_tensor_map(op.k, op.heads.dim, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
+            head_tensor_map(op.v, op.heads.value_dim, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
             reinterpret_cast<int*>(counter),
             0};
   const auto grid = static_cast<unsigned>(multiprocessors());
@@ -246,7 +243,7 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
 }  // namespace
 
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  return dispatch_tile<kWarpgroupDims>(op.heads.dim, op.cap,
+  return dispatch_tile<kWarpgroupDims>(op.heads.widest(), op.cap,
                                        [&]<int D, bool capped>() { return prepare<D, capped>(op, counter, stream); });
 }
 

@@ -212,7 +212,8 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
     tiles.second.make(kOfQueries ? 1 : 1 + 32, kTileThreads);
   }
   publish_barriers();
-  const int count = Tile<kTileRows>::count(b.op.tokens, kOfQueries ? b.op.heads.heads : b.op.heads.kv_heads);
+  const int count = kOfQueries ? Tile<kTileRows>::count(b.op.tokens, b.op.heads.heads)
+                               : Tile<kTileRows>::count(b.op.keys, b.op.heads.kv_heads);
   if (is_producer()) {
     deallocate_registers<kProducerRegisters>();
     if (threadIdx.x >= kTileThreads + 32) return;

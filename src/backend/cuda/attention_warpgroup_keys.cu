@@ -4,9 +4,6 @@
 namespace snug::cuda {
 namespace {
 
-// Returns the number of steps over the queries of one head that attend to rows from `first` on.
-__device__ int key_steps(int first, int last) { return max(0, last - first + kRowsPerStep - 1) / kRowsPerStep; }
-
 // Fetches a number for each of kRowsPerStep tokens from `at` on, by a warp.
 __device__ void fetch_floats(uint32_t to, const float* from, int at, int tokens) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -19,9 +16,7 @@ __device__ void fetch_floats(uint32_t to, const float* from, int at, int tokens)
 }
 
 using KeyTile = Tile<kTileRows>;
-__device__ KeyTile key_tile(const GradientRows& op, int number) {
-  return {number, op.tokens, op.heads.kv_heads, false};
-}
+__device__ KeyTile key_tile(const GradientRows& op, int number) { return {number, op.keys, op.heads.kv_heads, false}; }
 
 template <int D, Gradients what>
 __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
@@ -29,9 +24,9 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
   const int tokens = static_cast<int>(op.tokens);
   const bool leads = threadIdx.x % 32 == 0;
   const KeyTile place = key_tile(op, tile.number);
-  const int steps = key_steps(place.first, tile.least);
+  const int steps = tile.steps(kRowsPerStep);
   for (int i = 0; i < steps * op.heads.group(); i++) {
-    const int head = place.head * op.heads.group() + i / steps, at = place.first + i % steps * kRowsPerStep;
+    const int head = place.head * op.heads.group() + i / steps, at = tile.seen.begin + i % steps * kRowsPerStep;
     const auto fetch_first = [&] { fetch_rows<D>(tiles.first_at(), b.q, head, at, kRowsPerStep, tiles.first.full()); };
     const auto fetch_second = [&] {
       fetch_rows<D>(tiles.second_at(), b.dout, head, at, kRowsPerStep, tiles.second_full());
@@ -67,14 +62,9 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
 // Holds a thread's two rows of keys, and the steps over the queries that attend to them.
 template <bool capped>
 struct KeyRows {
-  __device__ KeyRows(const GradientRows& op, int documents, int first, const MaskBounds& bounds)
-      : first(first), least(bounds.all), steps(key_steps(first, bounds.any)) {
-    const AttentionMask mask = op.mask(documents);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      row[half] = first + thread_row(half);
-      end[half] = bounds.any == bounds.all ? bounds.any : mask.last_query_end(row[half]);
-    }
+  __device__ KeyRows(const GradientRows& op, int documents, int tile_first, const TakenTile& tile)
+      : first(tile.seen.begin), steps(tile.steps(kRowsPerStep)), all(tile.bounds.all) {
+    thread_spans<false>(tile_first, tile.bounds, op.mask(documents), spans);
     all_steps = steps * op.heads.group();
     scale = op.scale * kLog2E;
     score_scale = op.scale;
@@ -89,7 +79,7 @@ struct KeyRows {
   // are this thread's lse.
   __device__ void compute_p(Sum (&s)[kSumsPerStep], int at, uint32_t floats) const {
     if constexpr (capped) apply_cap(s, score_scale, cap);
-    if (at < first + kTileRows || at + kRowsPerStep > least) apply_transposed_mask(s, at, row, end);
+    if (at < all.begin || at + kRowsPerStep > all.end) apply_mask(s, at, spans);
 #pragma unroll
     for (int n = 0; n < kSumsPerStep; n++) {
       const float2 lse = shared_floats(floats + static_cast<uint32_t>(n * 32));
@@ -98,9 +88,8 @@ struct KeyRows {
       for (int j = 0; j < 4; j++) s[n][j] = power_of_two(fmaf(s[n][j], scale, base[j % 2]));
     }
   }
-  // Hold the ends of the queries that attend to a row; none attend to a row outside documents.
-  int row[2], end[2];
-  int first, least, steps, all_steps;
+  int first, steps, all_steps;
+  Span all, spans[2];  // the queries that see all rows of the tile, or one of them
   float scale, score_scale, cap;
 };
 
@@ -216,16 +205,21 @@ template <bool capped, int D, Gradients what>
 __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const KeyTile place = key_tile(op, tile.number);
-  const KeyRows<capped> rows(op, b.documents, place.first, tile.bounds);
-  const auto save = [&](const Rows<BFloat16>& to, const Sum(&sums)[D / 8], float factor) {
-    save_sums<D, true>(to.at(place.first, op.heads.key(place.head)), to.stride, op.tokens - place.first, op.heads.dim,
-                       sums, {factor, factor});
+  const KeyRows<capped> rows(op, b.documents, place.first, tile);
+  const int64_t left = op.keys - place.first;
+  const auto save_keys = [&](const Sum(&dk)[D / 8]) {
+    save_sums<D, true>(op.dk.at(place.first, op.heads.key(place.head)), op.dk.stride, left, op.heads.dim, dk,
+                       {op.scale, op.scale});
+  };
+  const auto save_values = [&](const Sum(&dv)[D / 8]) {
+    save_sums<D, true>(op.dv.at(place.first, op.heads.value(place.head)), op.dv.stride, left, op.heads.value_dim, dv,
+                       {1.0f, 1.0f});
   };
   if constexpr (what == Gradients::OfKeysAndValues) {
     Sum dk[D / 8] = {}, dv[D / 8] = {};
     sum_keys_and_values(tiles, rows, dk, dv);
-    save(op.dk, dk, op.scale);
-    save(op.dv, dv, 1.0f);
+    save_keys(dk);
+    save_values(dv);
   } else if constexpr (what == Gradients::OfKeys) {
     Sum dk[D / 8] = {};
     int at = rows.first;
@@ -240,18 +234,18 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
       sum_wide_steps(tiles, rows.all_steps, dk, compute_p, compute_ds);
     else
       sum_steps(tiles, rows.all_steps, dk, compute_p, compute_ds);
-    save(op.dk, dk, op.scale);
+    save_keys(dk);
   } else {
     Sum dv[D / 8] = {};
     sum_values(tiles, rows, dv);
-    save(op.dv, dv, 1.0f);
+    save_values(dv);
   }
 }
 
 template <bool capped>
 struct Keys {
   static __device__ MaskBounds bounds(const Backward& b, int tile) {
-    return query_end_bounds(key_tile(b.op, tile).first, kTileRows, b.op.mask(b.documents));
+    return mask_bounds<false>(key_tile(b.op, tile).first, kTileRows, b.op.mask(b.documents));
   }
   template <int D, Gradients what>
   static __device__ void fetch_stationary(const Backward& b, const GradientTiles<D, what>& tiles, int tile,

@@ -12,13 +12,12 @@ __device__ QueryTile query_tile(const GradientRows& op, int number) {
 template <int D, Gradients what>
 __device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
-  const int tokens = static_cast<int>(op.tokens), least = tile.least;
   const QueryTile place = query_tile(op, tile.number);
   const int kv_head = place.head / op.heads.group();
-  const int steps = steps_over<kRowsPerStep>(place.first, least, tokens);
+  const int steps = tile.steps(kRowsPerStep);
   if (threadIdx.x % 32 != 0) return;
   for (int step = 0; step < steps; step++) {
-    const int at = least + step * kRowsPerStep;
+    const int at = tile.seen.begin + step * kRowsPerStep;
     tiles.first.await_empty();
     tiles.expect_first();
     fetch_rows<D>(tiles.first_at(), b.k, kv_head, at, kRowsPerStep, tiles.first.full());
@@ -35,23 +34,24 @@ template <bool capped, int D, Gradients what>
 __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const QueryTile place = query_tile(op, tile.number);
-  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head, least = tile.bounds.any;
-  int row[2], begin[2];
-  thread_rows(first, tokens, op.mask(b.documents), tile.bounds, row, begin);
+  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head, begin = tile.seen.begin;
+  Span spans[2];
+  thread_spans<true>(first, tile.bounds, op.mask(b.documents), spans);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    if (row[half] >= tokens) continue;
-    lse[half] = *op.lse.at(head, row[half]) * kLog2E;
-    delta[half] = op.delta[head * op.tokens + row[half]];
+    const int row = first + thread_row(half);
+    if (row >= tokens) continue;
+    lse[half] = *op.lse.at(head, row) * kLog2E;
+    delta[half] = op.delta[head * op.tokens + row];
   }
-  const int steps = steps_over<kRowsPerStep>(first, least, tokens);
+  const int steps = tile.steps(kRowsPerStep);
   const float scale = op.scale * kLog2E;
   Sum dq[D / 8] = {};
   const auto compute_p = [&](int step, Sum(&s)[kSumsPerStep]) {
-    const int at = least + step * kRowsPerStep;
+    const int at = begin + step * kRowsPerStep;
     if constexpr (capped) apply_cap(s, op.scale, op.cap);
-    if (at + kRowsPerStep > first || at < tile.bounds.all) apply_mask(s, at, row, begin);
+    if (!tile.bounds.show_all(at, kRowsPerStep)) apply_mask(s, at, spans);
 #pragma unroll
     for (int n = 0; n < kSumsPerStep; n++)
 #pragma unroll
@@ -78,8 +78,7 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
 template <bool capped>
 struct Queries {
   static __device__ MaskBounds bounds(const Backward& b, int tile) {
-    return first_key_bounds(query_tile(b.op, tile).first, kTileRows, static_cast<int>(b.op.tokens),
-                            b.op.mask(b.documents));
+    return mask_bounds<true>(query_tile(b.op, tile).first, kTileRows, b.op.mask(b.documents));
   }
   template <int D, Gradients what>
   static __device__ void fetch_stationary(const Backward& b, const GradientTiles<D, what>& tiles, int tile,

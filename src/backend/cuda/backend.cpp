@@ -33,7 +33,9 @@ struct Bind {
   Operands operands{op, views};
 
   Launch operator()(const Gemm& a) const { return products.bind(a, views, stream); }
-  Launch operator()(const Fp8Gemm& a) const { return products.bind(a, views, stream); }
+  Launch operator()(const Fp8Gemm& a) const {
+    return cuda::warpgroups() ? products.bind(a, views, stream) : cuda::bind_fp8_product(a, views, stream);
+  }
   Launch operator()(const AdaptedGemm& a) const { return fused(a); }
   Launch operator()(const AdapterBackward& a) const { return fused(a); }
   Launch operator()(const Attention& a) const { return cuda::bind_attention(a, operands, stream); }

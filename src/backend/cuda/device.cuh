@@ -307,6 +307,15 @@ inline int device_attribute(cudaDeviceAttr what) {
 }
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
+// Returns the architecture for which a kernel's code on this device was made (89 for 8.9). It is less than the device's
+// where the build has no code of its own for it.
+template <class Kernel>
+int architecture_of(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  check_cuda(cudaFuncGetAttributes(&attributes, kernel), "a kernel's code");
+  return attributes.ptxVersion;
+}
+
 // Allows launches of a kernel with this much dynamic shared memory.
 template <class Kernel>
 void allow_shared(Kernel* kernel, int bytes) {

@@ -4,8 +4,6 @@
 namespace snug::cuda {
 namespace {
 
-constexpr DTypes kIndex{DType::I32};
-
 __device__ inline float not_a_number() { return __int_as_float(0x7fffffff); }
 
 constexpr int kRowsAtOnce = 2;  // rows of a thread, whose reads are under way together
@@ -227,23 +225,18 @@ Launch bind_embedding(Operands operands, cudaStream_t stream) {
 }
 
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands, cudaStream_t stream) {
-  const TensorView dx = operands.take("dx", kActivation);
+  const auto of = embedding_backward_operands(operands);
+  const TensorView dx = of.dx, dtable = of.dtable;
   const int64_t tokens = dx.rows(), cols = dx.cols();
-  const int32_t* const order = operands.vector("token_order", kIndex, tokens).as<int32_t>();
-  const int32_t* const starts = operands.vector("segment_starts", kIndex, tokens + 1).as<int32_t>();
-  const int32_t* const ids = operands.vector("segment_ids", kIndex, tokens).as<int32_t>();
-  const TensorView dtable = operands.take("dtable", kActivation);
-  operands.expect(dtable.cols() == cols, "'dtable' is {}, expected {} columns", to_string(dtable.shape), cols);
-  operands.done();
+  const int32_t *const order = of.order, *const starts = of.starts, *const ids = of.ids;
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
       return [=, accumulate = embedding.accumulate](const RuntimeScalars& runtime) {
-        check(0 <= runtime.segments && runtime.segments <= tokens, "embedding_backward: {} segments of {} tokens",
-              runtime.segments, tokens);
+        const int64_t segments = segments_of(runtime, tokens);
         if (!accumulate) clear(dtable, stream);
-        if (runtime.segments == 0 || cols == 0) return;
-        const SumOfRuns<X, D> op{Rows<X>(dx),      order,  starts, ids,           Rows<D>(dtable),
-                                 runtime.segments, tokens, cols,   dtable.rows(), accumulate};
+        if (segments == 0 || cols == 0) return;
+        const SumOfRuns<X, D> op{Rows<X>(dx), order,  starts, ids,           Rows<D>(dtable),
+                                 segments,    tokens, cols,   dtable.rows(), accumulate};
         dispatch_wide(wide({dx, dtable}), [&]<int N>() {
           sum_of_runs_kernel<N><<<grid_of_rows(op.segments, cols, N), kThreads, 0, stream>>>(op);
           if (tokens <= kLongRun) return;
@@ -267,11 +260,9 @@ Launch bind_gather_rows(Operands operands, cudaStream_t stream) {
 }
 
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream) {
-  const TensorView y = operands.take("y", kActivation);
-  const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
-  const TensorView x = operands.take("x", {y.dtype});
-  operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
-  operands.done();
+  const auto of = scatter_rows_operands(operands);
+  const TensorView y = of.y, x = of.x;
+  const int32_t* const rows = of.rows;
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
     return [=, how = scatter.how](const RuntimeScalars&) {
       if (how == Scatter::OverZeros) clear(x, stream);

@@ -135,7 +135,9 @@ struct KernelOf {
     const bool odd = operands[0].dtype == DType::BF16 && !std::ranges::all_of(operands.first(2), in_vectors<Operand>);
     return {.name = "cuBLASLt", .slow = odd ? kOddRows : ""};
   }
-  Kernel operator()(const Fp8Gemm&) const { return {.name = "cuBLASLt, fp8"}; }
+  Kernel operator()(const Fp8Gemm&) const {
+    return {.name = cuda::has_warpgroups(capability) ? "cuBLASLt, fp8" : "mma.sync tiles of 128 x 128, fp8"};
+  }
   Kernel operator()(const AdaptedGemm& op) const { return in_tiles(op); }
   Kernel operator()(const SwiGluGemm& op) const { return in_tiles(op); }
   Kernel operator()(const SwiGluGemmBackward& op) const { return in_tiles(op); }
@@ -156,8 +158,8 @@ struct KernelOf {
   template <class A>
   Kernel attention(const A& op) const {
     const DType dtype = operands[0].dtype;
-    const int64_t dim = op.shape.dim;
-    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
+    const int64_t dim = std::max(op.shape.dim, op.dim_of_values());
+    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, op, capability);
     const auto padded = [&](const auto& dims) {
       return op.cap > 0 ? *std::ranges::lower_bound(cuda::kCappedTileDims, dim) : *std::ranges::lower_bound(dims, dim);
     };
@@ -167,14 +169,16 @@ struct KernelOf {
       case cuda::AttentionKernel::ByTiles:
         return {.name = cuda::name(kernel),
                 .slow = cuda::has_warpgroups(capability) ? "8 does not divide the size of heads" : "",
-                .columns = padded(cuda::kTileDims)};
+                .columns = op.dim_of_values() == op.shape.dim ? padded(cuda::kTileDims) : padded(cuda::kValueTileDims)};
       case cuda::AttentionKernel::ByToken:
         break;
     }
     // No card has tiles for fp32.
     const std::string_view why = dtype != DType::BF16 ? kNotBf16
-                                 : dim % 4 != 0       ? "4 does not divide the size of heads"
-                                                      : "heads have more than 256 elements";
+                                 : op.cap > 0 && op.dim_of_values() != op.shape.dim
+                                     ? "scores have a soft cap, and values another size than keys"
+                                 : dim <= 256 ? "4 does not divide the size of heads"
+                                              : "heads have more than 256 elements";
     return {.name = cuda::name(kernel), .slow = why, .without_tensor_cores = true};
   }
 
@@ -273,6 +277,13 @@ AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
     return AttentionKernel::ByToken;
   // The Tensor Memory Accelerator finds heads only at multiples of 16 bytes.
   return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
+}
+
+AttentionKernel attention_kernel(DType dtype, const Attention& attention, int capability) {
+  const AttentionKernel kernel = std::max(attention_kernel(dtype, attention.shape.dim, capability),
+                                          attention_kernel(dtype, attention.dim_of_values(), capability));
+  const bool both = attention.cap > 0 && attention.dim_of_values() != attention.shape.dim;
+  return both && kernel == AttentionKernel::ByTiles ? AttentionKernel::ByToken : kernel;
 }
 
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens) {

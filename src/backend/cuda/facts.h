@@ -78,10 +78,14 @@ std::string_view name(AttentionKernel kernel);
 // Returns the kernel for heads of `dim` elements on cards of a compute capability (86 for 8.6), for operands whose rows
 // can be read 16 bytes at a time, or 8 if 8 does not divide dim; all others go by tokens.
 AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability);
+// Returns the kernel for heads whose values may have another size.
+AttentionKernel attention_kernel(DType dtype, const Attention& attention, int capability);
 // Lists the columns of the tiles, ascending: heads of other sizes take the next, whose other columns are zeros. Scores
 // under a soft cap have fewer, as few models have one.
 inline constexpr std::array<int, 6> kTileDims{32, 64, 96, 128, 192, 256}, kWarpgroupDims{64, 80, 96, 128, 192, 256};
 inline constexpr std::array<int, 2> kCappedTileDims{128, 256};
+// By tiles before Hopper's, heads whose values have another size than keys have fewer as well.
+inline constexpr std::array<int, 2> kValueTileDims{192, 256};
 inline constexpr uint64_t kTileCounterBytes = 256;  // for the counters from which attention's blocks take their tiles
 
 // Returns the bytes of counters, and of one fp32 for each token and query head: the sum of dout out.

@@ -7,9 +7,15 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/backend.h"
-#include "backend/operands.h"
+#include "backend/op_operands.h"
 
 namespace snug::cuda {
+
+// Returns whether this build has code for the warpgroups of the current device.
+bool warpgroups();
+
+// Binds a product in fp8 where cuBLASLt has none with a scale for each row.
+Launch bind_fp8_product(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
 
 Launch bind_cast(Operands operands, cudaStream_t stream);
 Launch bind_transpose(Operands operands, cudaStream_t stream);

@@ -261,14 +261,11 @@ bool launch_sums(const Backward<T>& op, const G* gain, const G* bias, cudaStream
 }  // namespace
 
 Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t stream) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = norm_gain(operands, x);
-  const int64_t n = gain.count(), heads = x.cols() / n, rows = x.rows() * heads;
-  TensorView bias;
-  if (norm.bias) bias = operands.vector("bias", {gain.dtype}, n);
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  float* const moments = operands.vector("moments", {DType::F32}, 2 * rows).as<float>();
+  const auto of = layer_norm_operands(norm, operands);
   operands.done();
+  const TensorView x = of.x, gain = of.gain, bias = of.bias, y = of.y;
+  const int64_t rows = of.size.rows, n = of.size.cols, heads = of.size.heads;
+  float* const moments = of.moments;
   const bool groups = wide({x, gain, norm.bias ? bias : gain, y}) && n % kWide == 0;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() {
@@ -287,17 +284,10 @@ Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t st
 }
 
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands, cudaStream_t stream) {
-  const TensorView dy = operands.take("dy", kActivation);
-  const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
-  const TensorView gain = norm_gain(operands, dy);
-  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row for each head
-  operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
-  TensorView bias, dgain, dbias;
-  if (norm.bias) bias = operands.vector("bias", {gain.dtype}, cols);
-  const float* const moments = operands.vector("moments", {DType::F32}, 2 * rows).as<float>();
-  const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());
-  if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
-  if (norm.bias_gradient) dbias = operands.vector("dbias", kActivation, cols);
+  const auto of = layer_norm_backward_operands(norm, operands);
+  const TensorView dy = of.dy, x = of.x, gain = of.gain, bias = of.bias, dx = of.dx, dgain = of.dgain, dbias = of.dbias;
+  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads;
+  const float* const moments = of.moments;
   auto* const scratch =
       reinterpret_cast<float*>(operands.scratch(layer_norm_backward_scratch_bytes(norm, dy.dtype, rows, cols)));
   operands.done();

@@ -256,7 +256,7 @@ dim3 cluster_grid(const TensorView& logits) {
   unsigned blocks = 1;
   while (blocks * kElementsPerBlock < logits.cols()) blocks *= 2;
   const bool fits = logits.dtype == DType::BF16 && wide({logits}) && blocks <= kMaxClusterBlocks;
-  if (!fits || device_attribute(cudaDevAttrClusterLaunch) == 0) return {0, 0};
+  if (!fits || architecture_of(cluster_cross_entropy_kernel) < 90) return {0, 0};
   return {static_cast<unsigned>(std::min<int64_t>(cluster_kernel(blocks).resident_clusters(), logits.rows())), blocks};
 }
 
@@ -283,12 +283,12 @@ __global__ void loss_sum_kernel(const float* loss, int64_t count, bool accumulat
 }  // namespace
 
 Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStream_t stream) {
-  const TensorView logits = operands.take("logits", kActivation);
+  const auto of = cross_entropy_operands(operands);
+  const TensorView logits = of.logits;
   const int64_t rows = logits.rows(), vocabulary = logits.cols();
-  const int32_t* const targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
-  const float* const weights = operands.vector("weights", {DType::F32}, rows).as<float>();
-  float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
-  operands.done();
+  const int32_t* const targets = of.targets;
+  const float* const weights = of.weights;
+  float* const loss = of.loss;
   if (const dim3 grid = cluster_grid(logits); grid.x > 0 && attrs.cap == 0)
     return [=, kernel = cluster_kernel(grid.y)](const RuntimeScalars& runtime) {
       const auto active = static_cast<int>(std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows));
@@ -317,13 +317,11 @@ Launch bind_soft_cap(const SoftCap& attrs, Operands operands, cudaStream_t strea
 }
 
 Launch bind_loss_sum(const LossSum& attrs, Operands operands, cudaStream_t stream) {
-  const TensorView losses = operands.dense("loss", {DType::F32});
-  float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
-  operands.done();
-  return [=, loss = losses.as<float>()](const RuntimeScalars& runtime) {
-    check(0 <= runtime.loss_rows && runtime.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}",
-          runtime.loss_rows, losses.count());
-    loss_sum_kernel<<<1, 1024, 0, stream>>>(loss, runtime.loss_rows, attrs.accumulate, sum);
+  const auto of = loss_sum_operands(operands);
+  float* const sum = of.sum;
+  return [=, loss = of.losses.as<float>(), all = of.losses.count()](const RuntimeScalars& runtime) {
+    const int64_t count = loss_rows_of(runtime, all);
+    loss_sum_kernel<<<1, 1024, 0, stream>>>(loss, count, attrs.accumulate, sum);
     check_launch("loss_sum");
   };
 }

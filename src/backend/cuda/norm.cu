@@ -267,12 +267,11 @@ unsigned threads_for(int64_t groups, int64_t most) {
 }  // namespace
 
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = norm_gain(operands, x);
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  const int64_t n = gain.count(), heads = x.cols() / n, count = x.rows() * heads;
-  float* const rstd = operands.vector("rstd", {DType::F32}, count).as<float>();
+  const auto of = rms_norm_operands(operands);
   operands.done();
+  const TensorView x = of.x, gain = of.gain, y = of.y;
+  const int64_t count = of.size.rows, n = of.size.cols, heads = of.size.heads;
+  float* const rstd = of.rstd;
   const float more = norm.plus_one ? 1.0f : 0.0f;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
@@ -295,15 +294,10 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
 }
 
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream) {
-  const TensorView dy = operands.take("dy", kActivation);
-  const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
-  const TensorView gain = norm_gain(operands, dy);
-  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row for each head
-  operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
-  const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
-  const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());
-  TensorView dgain;
-  if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
+  const auto of = rms_norm_backward_operands(norm, operands);
+  const TensorView dy = of.dy, x = of.x, gain = of.gain, dx = of.dx, dgain = of.dgain;
+  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads;
+  const float* const rstd = of.rstd;
   auto* const partial =
       reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, dy.dtype, rows, cols)));
   operands.done();

@@ -120,10 +120,8 @@ Launch bind_activate(const Activate& attrs, Operands operands, cudaStream_t stre
 }
 
 Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands, cudaStream_t stream) {
-  const TensorView dh = operands.take("dh", kActivation);
-  const TensorView x = operands.matrix("x", {dh.dtype}, dh.rows(), dh.cols());
-  const TensorView dx = operands.matrix("dx", {dh.dtype}, dh.rows(), dh.cols());
-  operands.done();
+  const auto of = activate_backward_operands(operands);
+  const TensorView dh = of.dh, x = of.x, dx = of.dx;
   return dispatch_activation(dh.dtype, [&]<class T>() {
     return dispatch_kind(attrs.activation, [&]<Activation kind>() -> Launch {
       return [=](const RuntimeScalars&) {
@@ -135,11 +133,9 @@ Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands, 
 }
 
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream) {
-  const TensorView gate_up = operands.take("gate_up", kActivation);
-  const int64_t rows = gate_up.rows(), n = gate_up.cols() / 2;
-  operands.expect(gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", gate_up.cols());
-  const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
-  operands.done();
+  const auto of = swiglu_operands(operands);
+  const TensorView gate_up = of.gate_up, h = of.h;
+  const int64_t rows = h.rows(), n = h.cols();
   return dispatch_activation(h.dtype, [&]<class T>() {
     return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
       return [=](const RuntimeScalars&) {
@@ -151,11 +147,9 @@ Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream)
 }
 
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream) {
-  const TensorView dh = operands.take("dh", kActivation);
+  const auto of = swiglu_backward_operands(operands);
+  const TensorView dh = of.dh, gate_up = of.gate_up, dgate_up = of.dgate_up;
   const int64_t rows = dh.rows(), n = dh.cols();
-  const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
-  const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
-  operands.done();
   return dispatch_activation(dh.dtype, [&]<class T>() {
     return dispatch_kind(swiglu.activation, [&]<Activation kind>() -> Launch {
       return [=](const RuntimeScalars&) {
@@ -181,10 +175,8 @@ Launch bind_accumulate(Operands operands, cudaStream_t stream) {
 }
 
 Launch bind_rescale(const Rescale& rescale, Operands operands, cudaStream_t stream) {
-  const TensorView x = operands.take("x", kActivation);
-  const TensorView c = rescale.addend ? operands.matrix("c", {x.dtype}, x.rows(), x.cols()) : x;
-  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  operands.done();
+  const auto of = rescale_operands(rescale, operands);
+  const TensorView x = of.x, c = of.c, y = of.y;
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
     return [=](const RuntimeScalars&) {
       launch_elements(stream, Extent{x, c, y}, wide({x, c, y}),

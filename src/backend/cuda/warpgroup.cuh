@@ -18,8 +18,6 @@
 
 namespace snug::cuda {
 
-bool warpgroups();
-
 inline constexpr int kSmemTileColumns = 64, kRowBytes = 128, kTileAlignment = 1024;
 
 // Returns the first multiple of kTileAlignment in dynamic shared memory.

@@ -42,8 +42,8 @@ constexpr std::array kModels{
 };
 
 // An H200 reached these shares of the maker's figures; kDriverBytes is what context and libraries took there.
-constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
-                 kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
+constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedFp8Tiles = 0.6,
+                 kReachedMemory = 0.88, kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
 // What is kept of that by several at once: of the bus, into each and back; of NVLink, by copies and by NCCL.
 struct SharedRate {
   double by_two, by_four;
@@ -121,8 +121,11 @@ Cards cards_of(const Model& model, int count) {
   cards.node_latency = kNodeLatency;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
-  // cuBLASLt has products with a scale for each row and column only there.
+  // cuBLASLt has products with a scale for each row and column on 9.0 alone; elsewhere they are snug's own, which a
+  // B200 (10.0) would be slow at.
   if (model.capability == 90) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
+  if (model.capability == 89 || model.capability == 120)
+    cards.rates.fp8_flops = kReachedFp8Tiles * 2e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
   for (const bool backward : {false, true}) {
     const auto reach = [&](int64_t head_dim, double share) {

@@ -240,18 +240,17 @@ class OpForecast {
   }
 
   // Prices attention, interpolated between the measured head sizes around the computed one, and between lengths.
-  template <class A>
-  double attention(const A& a, bool backward) const {
+  double attention(const Attention& a, bool backward) const {
     const Kernel kernel = facts_ ? facts_->kernel(op_.attrs, op_.operands) : Kernel{};
     const DType dtype = kernel.without_tensor_cores ? DType::F32 : kernel_dtype(op_);
     RateCurve by_dim;
     for (const AttentionRates& rates : rates_.attention) {
       if (rates.dtype != dtype || rates.backward != backward) continue;
       by_dim.sizes.push_back(static_cast<double>(rates.head_dim));
-      by_dim.rates.push_back(rates.flops.at(seen_length(a.longest, a.window)));
+      by_dim.rates.push_back(rates.flops.at(seen_length(a)));
     }
     if (by_dim.sizes.empty()) return roughly();
-    const auto dim = static_cast<double>(a.shape.dim),
+    const auto dim = static_cast<double>(a.shape.dim + a.dim_of_values()) / 2,
                columns = kernel.columns ? static_cast<double>(kernel.columns) : dim;
     const double share = a.cap > 0 && kernel.columns ? kCappedShare[backward] : 1;
     return work_.flops * columns / dim / by_dim.at(columns) / share;

@@ -1,0 +1,215 @@
+#include "backend/op_operands.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rounding.h"
+
+namespace snug {
+namespace {
+
+// Takes the gain of a norm of x's rows, or of each of their heads: as many elements as a part of a row has.
+const TensorView& norm_gain(Operands& operands, const TensorView& x) {
+  const TensorView& gain = operands.dense("gain", kActivation);
+  operands.expect(gain.count() > 0 && x.cols() % gain.count() == 0, "'gain' is {}, expected a divisor of {} elements",
+                  to_string(gain.shape), x.cols());
+  return gain;
+}
+
+NormSize norm_size(const TensorView& x, const TensorView& gain) {
+  const int64_t heads = x.cols() / gain.count();
+  return {x.rows() * heads, gain.count(), heads};
+}
+
+TensorView same_size(Operands& operands, std::string_view name, const TensorView& x) {
+  return operands.matrix(name, {x.dtype}, x.rows(), x.cols());
+}
+
+void expect_restorable(bool restore, const NormSize& size, const Operands& operands) {
+  operands.expect(size.heads == 1 || !restore, "found restore by {} heads, expected none", size.heads);
+}
+
+}  // namespace
+
+RmsNormOperands rms_norm_operands(Operands& operands) {
+  RmsNormOperands of{};
+  of.x = operands.take("x", kActivation);
+  of.gain = norm_gain(operands, of.x);
+  of.y = same_size(operands, "y", of.x);
+  of.size = norm_size(of.x, of.gain);
+  of.rstd = operands.vector("rstd", {DType::F32}, of.size.rows).as<float>();
+  return of;
+}
+
+RmsNormBackwardOperands rms_norm_backward_operands(const RmsNormBackward& norm, Operands& operands) {
+  RmsNormBackwardOperands of{};
+  of.dy = operands.take("dy", kActivation);
+  of.x = same_size(operands, "x", of.dy);
+  of.gain = norm_gain(operands, of.dy);
+  of.size = norm_size(of.dy, of.gain);
+  expect_restorable(norm.restore, of.size, operands);
+  of.rstd = operands.vector("rstd", {DType::F32}, of.size.rows).as<float>();
+  of.dx = same_size(operands, "dx", of.dy);
+  if (norm.gain_gradient) of.dgain = operands.vector("dgain", kActivation, of.size.cols);
+  return of;
+}
+
+LayerNormOperands layer_norm_operands(const LayerNorm& norm, Operands& operands) {
+  LayerNormOperands of{};
+  of.x = operands.take("x", kActivation);
+  of.gain = norm_gain(operands, of.x);
+  of.size = norm_size(of.x, of.gain);
+  if (norm.bias) of.bias = operands.vector("bias", {of.gain.dtype}, of.size.cols);
+  of.y = same_size(operands, "y", of.x);
+  of.moments = operands.vector("moments", {DType::F32}, 2 * of.size.rows).as<float>();
+  return of;
+}
+
+LayerNormBackwardOperands layer_norm_backward_operands(const LayerNormBackward& norm, Operands& operands) {
+  LayerNormBackwardOperands of{};
+  of.dy = operands.take("dy", kActivation);
+  of.x = same_size(operands, "x", of.dy);
+  of.gain = norm_gain(operands, of.dy);
+  of.size = norm_size(of.dy, of.gain);
+  expect_restorable(norm.restore, of.size, operands);
+  if (norm.bias) of.bias = operands.vector("bias", {of.gain.dtype}, of.size.cols);
+  of.moments = operands.vector("moments", {DType::F32}, 2 * of.size.rows).as<float>();
+  of.dx = same_size(operands, "dx", of.dy);
+  if (norm.gain_gradient) of.dgain = operands.vector("dgain", kActivation, of.size.cols);
+  if (norm.bias_gradient) of.dbias = operands.vector("dbias", kActivation, of.size.cols);
+  return of;
+}
+
+ActivateBackwardOperands activate_backward_operands(Operands& operands) {
+  ActivateBackwardOperands of;
+  of.dh = operands.take("dh", kActivation);
+  of.x = same_size(operands, "x", of.dh);
+  of.dx = same_size(operands, "dx", of.dh);
+  operands.done();
+  return of;
+}
+
+SwiGluOperands swiglu_operands(Operands& operands) {
+  SwiGluOperands of;
+  of.gate_up = operands.take("gate_up", kActivation);
+  operands.expect(of.gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", of.gate_up.cols());
+  of.h = operands.matrix("h", {of.gate_up.dtype}, of.gate_up.rows(), of.gate_up.cols() / 2);
+  operands.done();
+  return of;
+}
+
+SwiGluBackwardOperands swiglu_backward_operands(Operands& operands) {
+  SwiGluBackwardOperands of;
+  of.dh = operands.take("dh", kActivation);
+  of.gate_up = operands.matrix("gate_up", {of.dh.dtype}, of.dh.rows(), 2 * of.dh.cols());
+  of.dgate_up = same_size(operands, "dgate_up", of.gate_up);
+  operands.done();
+  return of;
+}
+
+RescaleOperands rescale_operands(const Rescale& rescale, Operands& operands) {
+  RescaleOperands of;
+  of.x = operands.take("x", kActivation);
+  of.c = rescale.addend ? same_size(operands, "c", of.x) : of.x;
+  of.y = same_size(operands, "y", of.x);
+  operands.done();
+  return of;
+}
+
+DropoutOperands dropout_operands(const Dropout& dropout, Operands& operands) {
+  DropoutOperands of{};
+  of.x = operands.take("x", kActivation);
+  of.y = same_size(operands, "y", of.x);
+  operands.expect(0 <= dropout.p && dropout.p < 1, "p is {}, expected at least 0 and less than 1", dropout.p);
+  operands.done();
+  // Compares as Random::uniform() >= p, in whole numbers.
+  of.least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
+  of.scale = static_cast<float>(1 / (1 - dropout.p));
+  return of;
+}
+
+EmbeddingBackwardOperands embedding_backward_operands(Operands& operands) {
+  EmbeddingBackwardOperands of{};
+  of.dx = operands.take("dx", kActivation);
+  const int64_t tokens = of.dx.rows(), cols = of.dx.cols();
+  of.order = operands.vector("token_order", kIndex, tokens).as<int32_t>();
+  of.starts = operands.vector("segment_starts", kIndex, tokens + 1).as<int32_t>();
+  of.ids = operands.vector("segment_ids", kIndex, tokens).as<int32_t>();
+  of.dtable = operands.take("dtable", kActivation);
+  operands.expect(of.dtable.cols() == cols, "'dtable' is {}, expected {} columns", to_string(of.dtable.shape), cols);
+  operands.done();
+  return of;
+}
+
+int64_t segments_of(const RuntimeScalars& runtime, int64_t tokens) {
+  check(0 <= runtime.segments && runtime.segments <= tokens, "embedding_backward: {} segments of {} tokens",
+        runtime.segments, tokens);
+  return runtime.segments;
+}
+
+ScatterRowsOperands scatter_rows_operands(Operands& operands) {
+  ScatterRowsOperands of{};
+  of.y = operands.take("y", kActivation);
+  of.rows = operands.vector("rows", kIndex, of.y.rows()).as<int32_t>();
+  of.x = operands.take("x", {of.y.dtype});
+  operands.expect(of.x.cols() == of.y.cols(), "'x' is {}, expected {} columns", to_string(of.x.shape), of.y.cols());
+  operands.done();
+  return of;
+}
+
+CrossEntropyOperands cross_entropy_operands(Operands& operands) {
+  CrossEntropyOperands of{};
+  of.logits = operands.take("logits", kActivation);
+  of.targets = operands.vector("targets", {DType::I32}, of.logits.rows()).as<int32_t>();
+  of.weights = operands.vector("weights", {DType::F32}, of.logits.rows()).as<float>();
+  of.loss = operands.vector("loss", {DType::F32}, of.logits.rows()).as<float>();
+  operands.done();
+  return of;
+}
+
+LossSumOperands loss_sum_operands(Operands& operands) {
+  LossSumOperands of{};
+  of.losses = operands.dense("loss", {DType::F32});
+  of.sum = operands.vector("sum", {DType::F32}, 1).as<float>();
+  operands.done();
+  return of;
+}
+
+int64_t loss_rows_of(const RuntimeScalars& runtime, int64_t losses) {
+  check(0 <= runtime.loss_rows && runtime.loss_rows <= losses, "loss_sum: {} loss rows of {}", runtime.loss_rows,
+        losses);
+  return runtime.loss_rows;
+}
+
+SumRanksOperands sum_ranks_operands(Operands& operands) {
+  SumRanksOperands of;
+  of.parts = operands.take("parts", kActivation);
+  of.sum = operands.vector("sum", kActivation, of.parts.cols());
+  operands.expect(of.parts.rows() > 0, "'parts' is {}, expected a row or more", to_string(of.parts.shape));
+  operands.done();
+  return of;
+}
+
+TreeSumOperands tree_sum_operands(const TreeSum& sum, Operands& operands) {
+  TreeSumOperands of{};
+  of.x = operands.take("x", {DType::F32});
+  of.block = sum.block == 0 ? std::max<int64_t>(sum.count, 1) : sum.block;
+  operands.expect(0 <= sum.count && sum.count <= of.x.count() && of.block > 0,
+                  "'x' is {}, expected {} values or more by blocks of {}", to_string(of.x.shape), sum.count, sum.block);
+  of.blocks = sum.block == 0 ? 1 : ceil_div(sum.count, of.block);
+  of.sums = operands.vector("sums", {DType::F32}, of.blocks).as<float>();
+  operands.done();
+  return of;
+}
+
+QuantizeScalesOperands quantize_scales_operands(Operands& operands, int64_t block) {
+  QuantizeScalesOperands of{};
+  of.scales = operands.dense("scales", {DType::F32});
+  of.offset = operands.vector("offset", {DType::F32}, 1).as<float>();
+  of.codes = operands.vector("codes", {DType::U8}, of.scales.count()).as<uint8_t>();
+  of.block_scales = operands.vector("block scales", {DType::F32}, ceil_div(of.scales.count(), block)).as<float>();
+  operands.done();
+  return of;
+}
+
+}  // namespace snug
