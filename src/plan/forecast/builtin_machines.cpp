@@ -41,7 +41,8 @@ constexpr std::array kModels{
     Model{"RTX5090", 120, 32'607, 31.3, 209, 105, 1'792, 64, 64, kShared100},
 };
 
-// An H200 reached these shares of the maker's figures; kDriverBytes is what context and libraries took there.
+// An H200 reached these shares of the maker's figures; kDriverBytes is what context and libraries took there. That of
+// fp8 by snug's own tiles was not measured on a card that has them.
 constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedFp8Tiles = 0.6,
                  kReachedMemory = 0.88, kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
 // What is kept of that by several at once: of the bus, into each and back; of NVLink, by copies and by NCCL.
