@@ -20,6 +20,9 @@ struct CommandFlags {
   std::string format = "q8_0";       // export
   bool text = false;                 // tokenize: reads standard input instead of a data set
   std::vector<std::string> runs;     // report
+  std::vector<std::string> words;    // translate, as the next two: a file, or a command
+  std::string from;                  // whose options they are
+  bool pin = false;                  // also what snug decides by itself
 };
 
 int plan_command(Options options, const CommandFlags& flags);
@@ -32,6 +35,7 @@ int export_command(Options options, const CommandFlags& flags);
 int import_command(const Options& options, const CommandFlags& flags);
 int doctor_command(const Options& options, const CommandFlags& flags);
 int report_command(const Options& options, const CommandFlags& flags);
+int translate_command(const Options& options, const CommandFlags& flags);
 int tokenize_command(const Options& options, const CommandFlags& flags);
 
 }  // namespace snug

@@ -43,10 +43,7 @@ const std::vector<std::string> kDataKeys{"data",         "data_format", "columns
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
 
 // These commands take no model.
-const std::vector<std::string> kWithoutModel{"import", "doctor", "report"};
-
-// These commands are named in the interface and are not built yet.
-const std::vector<std::string> kLaterCommands{"translate"};
+const std::vector<std::string> kWithoutModel{"import", "doctor", "report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -82,6 +79,12 @@ std::vector<Command> commands() {
        "runs -> one page of HTML that needs no network: curves, memory against the plan, timeline, samples, job",
        {"out"},
        report_command},
+      {"translate",
+       "options of LLaMA-Factory, llama-recipes, OpenRLHF, MiniCPM-V, axolotl, TRL, transformers, DeepSpeed or "
+       "accelerate "
+       "-> a job file, with what became of each; exit 2 if what is trained would change",
+       {"out", "overwrite", "ranks"},
+       translate_command},
   };
 }
 
@@ -109,6 +112,16 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
   } else if (command == "report") {
     app.add_option("run", given.flags.runs, "directories of runs, several to compare them")->required();
+  } else if (command == "translate") {
+    app.add_option("words", given.flags.words,
+                   "a YAML or JSON file with key=value behind it, a shell script, or behind '--' a command")
+        ->required();
+    app.add_option(
+           "--from", given.flags.from,
+           "whose options they are, where nothing says it: llamafactory, llama-recipes, openrlhf, minicpm, axolotl, "
+           "trl, trainer (transformers'), deepspeed or accelerate")
+        ->allow_extra_args(false);
+    app.add_flag("--pin", given.flags.pin, "write what snug decides by itself (sharding, offloading) as theirs has it");
   } else {
     app.add_option("job", given.job_file, "job file (YAML) with any of these options as keys; flags win");
   }
@@ -194,9 +207,14 @@ std::vector<std::string> taken_by(const CLI::App& app) {
   return names;
 }
 
+// Returns how many words are snug's own: those before a '--', behind which stands another program's command.
+size_t own_words(const std::vector<std::string>& words) {
+  return static_cast<size_t>(std::ranges::find(words, "--") - words.begin());
+}
+
 // Refuses the first unknown flag with what snug calls it, as an unknown key of a job file is refused.
 void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App& app, const Command& command) {
-  for (size_t i = 2; i < words.size(); i++) {
+  for (size_t i = 2; i < own_words(words); i++) {
     const size_t begin = words[i].find_first_not_of('-');
     if (begin == 0 || begin == words[i].npos || !std::isalpha(static_cast<unsigned char>(words[i][begin]))) continue;
     const std::string key = words[i].substr(begin, words[i].find('=') - begin);
@@ -214,8 +232,6 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
   const std::string word = words.size() > 1 ? words[1] : "";
   const auto command = std::ranges::find(all, word, &Command::name);
   if (command == all.end()) {
-    if (std::ranges::find(kLaterCommands, word) != kLaterCommands.end())
-      user_error("command line: 'snug {}' is not supported yet in this version", word);
     std::vector<std::string> names;
     for (const Command& known : all) names.push_back(known.name);
     user_error("command line: found {}, expected a command: {}; 'snug --help' says more",
@@ -250,7 +266,7 @@ int dispatch(int argc, char** argv) {
   }
   const std::vector<std::string> words(argv, argv + argc);
   std::vector<std::string> flags;  // CLI11 takes them from the back
-  std::transform(words.rbegin(), words.rend() - 1, std::back_inserter(flags), with_dashes);
+  for (size_t i = words.size(); i-- > 1;) flags.push_back(i < own_words(words) ? with_dashes(words[i]) : words[i]);
   try {
     app.parse(flags);
   } catch (const CLI::Success& asked) {  // --help, --version

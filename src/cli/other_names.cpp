@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/ascii.h"
+#include "base/edit_distance.h"
 
 namespace snug {
 namespace {
@@ -413,21 +413,6 @@ constexpr OtherName kNames[] = {
     {"stop", "", kReplies},
     {"system", "", "a flag of 'snug generate' and 'snug chat'; in data the system text is a message of its own"},
 };
-
-// Returns Levenshtein's distance.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); j++) row[j] = j;
-  for (size_t i = 1; i <= a.size(); i++) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); j++) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row.back();
-}
 
 // Returns the names in quotes: "a,b" -> "'a', 'b'".
 std::string quoted(std::string_view names) {

@@ -1,0 +1,341 @@
+// Makes keys of what is trained and in which numbers.
+#include <algorithm>
+
+#include "base/ascii.h"
+#include "translate/translator.h"
+
+namespace snug {
+namespace {
+
+// Puts a number of DeepSpeed's, where "auto" is the trainer's.
+void put_number(Translator& t, const char* name, const char* key) {
+  t.judge_all(name, Mark::Decided, "the trainer's own number counts");
+  if (const Setting* setting = t.held(name); setting && read_number(setting->value))
+    t.put(key, setting->value, *setting);
+}
+
+void put_betas(Translator& t, const char* name) {
+  const Setting* setting = t.held(name);
+  if (!setting) return;
+  const std::vector<std::string> betas = items_of(setting->value);
+  if (setting->value == "auto" || betas.empty()) {
+    t.judge(*setting, Mark::Decided, "the trainer's own numbers count");
+  } else if (betas.size() != 2) {
+    t.judge(*setting, Mark::Refused, filled("expected two numbers", *setting));
+  } else if (t.put("beta1", betas[0], *setting) && t.put("beta2", betas[1], *setting)) {
+    t.judge(*setting, Mark::Same, fmt::format("beta1: {}, beta2: {}", betas[0], betas[1]));
+  }
+}
+
+// Returns how many bits an optimizer keeps its state in, 0 if it is none of AdamW's kind.
+int bits_of(std::string_view optimizer) {
+  std::string word = lower_case(optimizer);
+  if (const size_t dot = word.rfind('.'); dot != word.npos) word.erase(0, dot + 1);
+  if (word == "anyprecision" || word == "adamw_anyprecision") return 16;
+  if (word != "adam" && word.find("adamw") == std::string::npos) return 0;
+  for (const char* other :
+       {"ademamix", "adopt", "4bit", "fp8", "stable", "schedule_free", "layerwise", "galore", "apollo"})
+    if (word.find(other) != std::string::npos) return 0;
+  return word.find("8bit") != std::string::npos ? 8 : 32;
+}
+
+void finish_one_optimizer(Translator& t, const char* name) {
+  for (const Setting* setting : t.all_held(name)) {
+    const int bits = bits_of(setting->value);
+    if (setting->value.empty())
+      t.judge(*setting, Mark::Same, "nothing stands there");
+    else if (bits == 8)
+      t.put("state_format", "8bit", *setting, Mark::Changed, "moments are codes of 8 bits in blocks of snug's own");
+    else if (bits == 16)
+      t.put("state_format", "bf16", *setting, Mark::Changed, "states are rounded stochastically");
+    else if (bits == 32)
+      t.judge(*setting, Mark::Same, "AdamW");
+    else
+      t.judge(*setting, Mark::Refused, filled(say::kOptimizer, *setting));
+  }
+}
+
+}  // namespace
+
+void finish_optimizer(Translator& t) {
+  finish_one_optimizer(t, "optimizer");
+  finish_one_optimizer(t, "ds_optimizer");
+  put_betas(t, "betas");
+  put_betas(t, "ds_betas");
+  put_number(t, "ds_lr", "learning_rate");
+  put_number(t, "ds_eps", "epsilon");
+  put_number(t, "ds_decay", "weight_decay");
+  put_number(t, "ds_clipping", "max_grad_norm");
+  t.judge_all("clipping_threshold", Mark::Decided, "gradient_clipping is off");
+  t.judge_all("clipping", Mark::Same, "on");
+  const Setting *clipping = t.held("clipping"), *threshold = t.held("clipping_threshold");
+  if (clipping && is_off(clipping->value))
+    t.put("max_grad_norm", "0", *clipping);
+  else if (clipping)
+    t.put("max_grad_norm", threshold ? threshold->value : "1.0", threshold ? *threshold : *clipping);
+}
+
+// ---- Numbers --------------------------------------------------------------------------------------------------------
+
+void finish_numerics(Translator& t) {
+  constexpr const char* kHalf =
+      "there is no fp16: bf16 takes its place, without a loss scale, with 3 bits less in the mantissa";
+  bool said = false;
+  for (const char* name : {"mixed_precision", "ds_bf16", "bf16", "param_dtype"})
+    for (const Setting* setting : t.all_held(name)) {
+      const std::string word = lower_case(setting->value);
+      if (word == "fp16" || word == "float16") {
+        t.put("compute", "bf16", *setting, Mark::Changed, kHalf), said = true;
+      } else if (word == "fp8") {
+        t.put("compute", "fp8", *setting), said = true;
+      } else if (is_on(word) || word == "bf16" || word == "bfloat16" ||
+                 (word == "auto" && setting->dialect == Dialect::Axolotl)) {
+        t.put("compute", "bf16", *setting), said = true;
+      } else {
+        t.judge(*setting, is_off(word) ? Mark::Same : Mark::Decided,
+                is_off(word) ? "off" : "the trainer's word counts");
+      }
+    }
+  for (const char* name : {"ds_fp16", "fp16"})
+    for (const Setting* setting : t.all_held(name)) {
+      if (is_on(setting->value))
+        t.put("compute", "bf16", *setting, Mark::Changed, kHalf), said = true;
+      else
+        t.judge(*setting, is_off(setting->value) ? Mark::Same : Mark::Decided,
+                is_off(setting->value) ? "off" : "the trainer's word counts");
+    }
+  for (const char* name : {"pure_bf16", "ds_pure_bf16"})
+    for (const Setting* setting : t.all_held(name)) {
+      if (is_on(setting->value))
+        t.put("state_format", "bf16", *setting, Mark::Changed, "states are rounded stochastically"), said = true;
+      else
+        t.judge(*setting, Mark::Same, "off, as here");
+    }
+  for (const Setting* setting : t.all_held("fp8")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else
+      t.put("compute", "fp8", *setting), said = true;
+  }
+  const bool asks = t.program() == Dialect::LlamaFactory || t.program() == Dialect::Trainer ||
+                    t.program() == Dialect::MiniCpm || t.program() == Dialect::OpenRlhf;
+  if (!said && asks)
+    t.remark("neither bf16 nor fp16 is asked for: snug computes in bf16; compute: fp32 is the other choice");
+}
+
+// ---- Method ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+enum class Method : uint8_t { Lora, Full, Unknown };
+
+Method judge_method(Translator& t, const Setting& setting, bool lora) {
+  t.put("method", lora ? "lora" : "full", setting);
+  if (setting.is_default) t.set("method", lora ? "lora" : "full", setting.written + ", their default");
+  return lora ? Method::Lora : Method::Full;
+}
+
+Method find_method(Translator& t) {
+  if (const Setting* use = t.held("use_peft")) return judge_method(t, *use, !is_off(use->value));
+  if (const Setting* rank = t.held("or_rank")) {
+    if (is_off(rank->value)) return judge_method(t, *rank, false);
+    t.set("method", "lora", rank->written);
+    t.put("lora_rank", rank->value, *rank);
+    return Method::Lora;
+  }
+  if (const Setting* adapter = t.held("axolotl_adapter")) {
+    const std::string word = lower_case(adapter->value);
+    if (word.empty() || word == "lora" || word == "qlora") return judge_method(t, *adapter, !word.empty());
+    t.judge(*adapter, Mark::Refused, filled(say::kAdapterKind, *adapter));
+    return Method::Unknown;
+  }
+  if (const Setting* method = t.held("method")) {
+    const std::string word = lower_case(method->value);
+    if (word == "lora" || word == "full") return judge_method(t, *method, word == "lora");
+    t.judge(*method, Mark::Refused, filled(word == "freeze" ? say::kParts : say::kAdapterKind, *method));
+    return Method::Unknown;
+  }
+  const bool trains = t.program() != Dialect::DeepSpeed && t.program() != Dialect::Accelerate;
+  if (trains) t.set("method", "full", "no adapter is asked for");
+  return trains ? Method::Full : Method::Unknown;
+}
+
+// Returns the names that a regular expression ends with, as "...self_attn\.(q_proj|k_proj)" does; empty if it does not.
+std::vector<std::string> names_at_end(std::string_view expression) {
+  const size_t open = expression.rfind('(');
+  if (open == std::string_view::npos || !expression.ends_with(')')) return {};
+  std::string names(expression.substr(open + 1, expression.size() - open - 2));
+  std::ranges::replace(names, '|', ',');
+  const bool plain = std::ranges::all_of(
+      names, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == ','; });
+  return plain ? items_of(names) : std::vector<std::string>();
+}
+
+void put_targets(Translator& t, const Setting& setting) {
+  std::string text = setting.value;
+  std::erase_if(text, [](char c) { return c == '[' || c == ']' || c == '"'; });
+  const std::string word = lower_case(text);
+  if (word == "all" || word == "all-linear" || word == "all_linear") {
+    t.put("lora_targets", "all", setting);
+    if (!t.has("lora_targets") || setting.is_default) t.set("lora_targets", "all", setting.written);
+    t.set("lora_targets", "all", setting.written);
+    return;
+  }
+  std::vector<std::string> names = text.find('(') != std::string::npos ? names_at_end(text) : items_of(text);
+  const bool plain = !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
+    return name.find_first_of("*+?\\^$|(){}") == std::string::npos;
+  });
+  const bool outside = std::ranges::any_of(names, [](const std::string& name) {
+    return name == "all" || name.find("embed") != std::string::npos || name.find("lm_head") != std::string::npos;
+  });
+  if (!plain || outside) {
+    t.judge(setting, Mark::Refused,
+            filled("expected names of linears of layers, such as q_proj,v_proj, or all", setting));
+    return;
+  }
+  t.set_list("lora_targets", names, setting.is_default ? setting.written + ", their default" : setting.written);
+  std::string shown;
+  for (const std::string& name : names) shown += (shown.empty() ? "" : ", ") + name;
+  t.judge(setting, Mark::Same, "lora_targets: " + one_line(shown));
+}
+
+void finish_targets(Translator& t) {
+  const Setting *targets = t.held("lora_targets"), *linear = t.held("target_linear");
+  t.judge_all("lora_targets", Mark::Same, "nothing stands there");
+  t.judge_all("target_linear", Mark::Same, "off");
+  if (linear && is_on(linear->value)) {
+    t.put("lora_targets", "all", *linear);
+    t.set("lora_targets", "all", linear->written);
+  } else if (targets && !targets->value.empty()) {
+    put_targets(t, *targets);
+  } else {
+    t.set_list("lora_targets", {"q_proj", "v_proj"}, "PEFT's own choice for such models");
+    t.remark("no targets of adapters are named: PEFT's own choice for most models is written, q_proj and v_proj");
+  }
+}
+
+void finish_adapter_options(Translator& t) {
+  for (const auto& [held, key] : {std::pair("lora_rank", "lora_rank"), {"lora_dropout", "lora_dropout"}})
+    for (const Setting* setting : t.all_held(held)) {
+      if (setting->value.empty())
+        t.judge(*setting, Mark::Same, "nothing stands there");
+      else
+        t.put(key, setting->value, *setting);
+    }
+  const Setting* alpha = t.held("lora_alpha");
+  t.judge_all("lora_alpha", Mark::Same, "nothing stands there");
+  if (alpha && !alpha->value.empty()) {
+    t.put("lora_alpha", alpha->value, *alpha);
+  } else if (t.program() == Dialect::LlamaFactory && t.number("lora_rank")) {
+    t.set("lora_alpha", number_text(2 * *t.number("lora_rank")), "their default, twice the rank");
+  }
+  for (const Setting* setting : t.all_held("rslora")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else
+      t.put("lora_rslora", "true", *setting);
+  }
+  finish_targets(t);
+}
+
+// Returns snug's format for bits or a word, empty if it has none.
+std::string format_of(const std::string& value) {
+  const std::string word = lower_case(value);
+  for (const char* eight : {"8", "8bit", "int8", "true"})
+    if (word == eight) return "int8";
+  for (const char* four : {"4", "4bit", "int4", "nf4"})
+    if (word == four) return "nf4";
+  return "";
+}
+
+void finish_base(Translator& t, Method method) {
+  const auto put = [&](const Setting& setting, const std::string& format) {
+    if (method == Method::Full)
+      t.judge(setting, Mark::Refused, filled("all weights are trained, and none can be quantised", setting));
+    else if (format.empty())
+      t.judge(setting, Mark::Refused, filled("snug's base_format is int8, nf4 or fp8", setting));
+    else
+      t.put("base_format", format, setting);
+  };
+  for (const Setting* setting : t.all_held("bits")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off");
+    else
+      put(*setting, format_of(setting->value));
+  }
+  for (const auto& [held, format] : {std::pair("load_in_8bit", "int8"), {"load_in_4bit", "nf4"}})
+    for (const Setting* setting : t.all_held(held)) {
+      if (is_off(setting->value))
+        t.judge(*setting, Mark::Same, "off");
+      else
+        put(*setting, format);
+    }
+  for (const Setting* setting : t.all_held("ds_quantized")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off");
+    else if (method == Method::Full)
+      put(*setting, "int8");
+    else
+      t.put("base_format", "int8", *setting, Mark::Changed, "scales are of rows, not of its blocks");
+  }
+  const bool nf4 = t.has("base_format") && t.value_of("base_format") == "nf4";
+  for (const Setting* setting : t.all_held("quant_type")) {
+    const bool same = lower_case(setting->value) == "nf4" || is_off(setting->value);
+    t.judge(*setting,
+            !nf4   ? Mark::Decided
+            : same ? Mark::Same
+                   : Mark::Changed,
+            !nf4   ? "nothing is in 4 bits"
+            : same ? "as here"
+                   : "nf4 takes its place, at the same size");
+  }
+  for (const Setting* setting : t.all_held("double_quant"))
+    t.judge(*setting,
+            !nf4                    ? Mark::Decided
+            : is_on(setting->value) ? Mark::Same
+                                    : Mark::Changed,
+            !nf4                    ? "nothing is in 4 bits"
+            : is_on(setting->value) ? "as here"
+                                    : "scales of nf4 are always quantised in their turn");
+}
+
+void finish_start(Translator& t) {
+  for (const Setting* setting : t.all_held("adapter")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "none");
+    else if (setting->value.find(',') != std::string::npos)
+      t.judge(*setting, Mark::Refused, filled("snug merge puts all but one into the model first", *setting));
+    else
+      t.put("adapter", setting->value, *setting);
+  }
+  for (const Setting* setting : t.all_held("from_scratch")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else
+      t.put("init", "random", *setting);
+  }
+}
+
+}  // namespace
+
+void finish_method(Translator& t) {
+  const Method method = find_method(t);
+  for (const char* name : {"use_peft", "or_rank", "axolotl_adapter", "method"})
+    for (const Setting* setting : t.all_held(name))
+      if (setting != t.held(name)) t.judge(*setting, Mark::Decided, "another one counts");
+  if (method == Method::Lora) {
+    finish_adapter_options(t);
+  } else {
+    for (const char* name : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "rslora", "target_linear"})
+      t.judge_all(name, Mark::Decided, "nothing has adapters");
+  }
+  finish_base(t, method);
+  finish_start(t);
+  if (const Setting* tune = t.held("tune_llm")) {
+    const bool trained = !is_off(tune->value) || method == Method::Lora;
+    t.judge(*tune, trained ? Mark::Same : Mark::Refused,
+            trained ? "the language model is trained" : filled(say::kParts, *tune));
+  }
+}
+
+}  // namespace snug

@@ -1,0 +1,253 @@
+#include "translate/table.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+// As llama-recipes of June 2024 has it in its configurations of training and of LoRA.
+constexpr Default kLlamaRecipes[] = {
+    {"use_peft", "false"},
+    {"batching_strategy", "packing"},
+    {"context_length", "4096"},
+    {"batch_size_training", "4"},
+    {"num_epochs", "3"},
+    {"lr", "1e-4", true},
+    {"gradient_clipping", "false"},
+    {"r", "8", true},
+    {"lora_config.lora_alpha", "32", true},
+    {"target_modules", "q_proj,v_proj", true},
+    {"lora_config.lora_dropout", "0.05", true},
+    {"dataset", "samsum_dataset"},
+    {"run_validation", "true"},
+    {"gamma", "0.85"},
+    {"save_model", "true"},
+    {"quant_type", "fp4"},
+    {"use_double_quant", "false"},
+};
+constexpr Default kTrainerDefaults[] = {
+    {"per_device_train_batch_size", "8"},
+    {"gradient_accumulation_steps", "1"},
+    {"num_train_epochs", "3"},
+    {"learning_rate", "5e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"warmup_ratio", "0"},
+    {"logging_steps", "500"},
+    {"save_steps", "500"},
+};
+constexpr Default kLlamaFactory[] = {
+    {"per_device_train_batch_size", "8"},
+    {"gradient_accumulation_steps", "1"},
+    {"num_train_epochs", "3"},
+    {"learning_rate", "5e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"warmup_ratio", "0"},
+    {"logging_steps", "500"},
+    {"save_steps", "500"},
+    {"finetuning_type", "lora"},
+    {"lora_rank", "8", true},
+    {"lora_dropout", "0", true},
+    {"lora_target", "all", true},
+    {"cutoff_len", "2048"},
+    {"packing", "false"},
+};
+constexpr Default kMiniCpm[] = {
+    {"per_device_train_batch_size", "8"},
+    {"gradient_accumulation_steps", "1"},
+    {"num_train_epochs", "3"},
+    {"learning_rate", "5e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"warmup_ratio", "0"},
+    {"logging_steps", "500"},
+    {"save_steps", "500"},
+    {"model_max_length", "2048"},
+    {"use_lora", "false"},
+    {"lora_r", "64", true},
+    {"lora_alpha", "64", true},
+    {"lora_dropout", "0.05", true},
+    {"tune_vision", "true"},
+};
+constexpr Default kTrl[] = {
+    {"per_device_train_batch_size", "8"},
+    {"gradient_accumulation_steps", "1"},
+    {"num_train_epochs", "3"},
+    {"learning_rate", "2e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"warmup_ratio", "0"},
+    {"logging_steps", "10"},
+    {"save_steps", "500"},
+    {"max_length", "1024"},
+    {"packing", "false"},
+    {"use_peft", "false"},
+    {"lora_r", "16", true},
+    {"lora_alpha", "32", true},
+    {"lora_dropout", "0.05", true},
+    {"assistant_only_loss", "false"},
+    {"use_bnb_nested_quant", "false"},
+};
+constexpr Default kOpenRlhf[] = {
+    {"train_batch_size", "128"},
+    {"max_len", "2048"},
+    {"max_epochs", "2"},
+    {"learning_rate", "5e-6", true},
+    {"adam_betas", "0.9,0.95", true},
+    {"lr_scheduler", "cosine_with_min_lr"},
+    {"lr_warmup_ratio", "0.03"},
+    {"lora_rank", "0"},
+    {"lora_alpha", "16", true},
+    {"lora_dropout", "0", true},
+    {"target_modules", "all-linear", true},
+    {"packing_samples", "false"},
+    {"save_path", "./ckpt"},
+    {"max_ckpt_num", "3"},
+    {"save_steps", "-1"},
+    {"eval_steps", "-1"},
+    {"input_key", "input"},
+    {"input_template", "User: {}\nAssistant: "},
+};
+constexpr Default kAxolotl[] = {
+    {"micro_batch_size", "1"},
+    {"gradient_accumulation_steps", "1"},
+    {"num_epochs", "1"},
+    {"lr_scheduler", "cosine"},
+    {"save_total_limit", "4"},
+    {"sequence_len", "512"},
+    {"sample_packing", "false"},
+    {"output_dir", "./model-out"},
+    {"optimizer", "adamw_torch_fused"},
+    {"train_on_inputs", "false"},
+    {"adapter", ""},
+    {"lora_dropout", "0", true},
+};
+
+constexpr Dialect kLlamaFactoryTables[] = {Dialect::LlamaFactory, Dialect::Trainer};
+constexpr Dialect kTrlTables[] = {Dialect::Trl, Dialect::Trainer, Dialect::Accelerate, Dialect::Launcher};
+constexpr Dialect kMiniCpmTables[] = {Dialect::MiniCpm, Dialect::Trainer};
+constexpr Dialect kAxolotlTables[] = {Dialect::Axolotl, Dialect::Accelerate, Dialect::Trainer, Dialect::Launcher};
+constexpr Dialect kLaunchTables[] = {Dialect::Launcher, Dialect::Accelerate};
+constexpr Dialect kAccelerateTables[] = {Dialect::Accelerate, Dialect::DeepSpeed};
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const bool open_end = pattern.ends_with('*'), open_begin = pattern.starts_with('*');
+  if (open_begin) pattern.remove_prefix(1);
+  if (open_end && !pattern.empty()) pattern.remove_suffix(1);
+  if (open_begin && open_end) return name.find(pattern) != std::string_view::npos;
+  if (open_end) return name.starts_with(pattern);
+  if (open_begin) return name.ends_with(pattern);
+  return pattern == name;
+}
+
+// Whole names win over patterns, in whatever order the table has them.
+const Row* find_in(std::span<const Row> rows, std::string_view name, bool patterns) {
+  for (const Row& row : rows)
+    for (size_t at = 0; at < row.names.size();) {
+      const size_t end = std::min(row.names.find(' ', at), row.names.size());
+      const std::string_view pattern = row.names.substr(at, end - at);
+      const bool is_pattern = pattern.find('*') != std::string_view::npos;
+      if (is_pattern == patterns && matches(pattern, name)) return &row;
+      at = end + 1;
+    }
+  return nullptr;
+}
+
+}  // namespace
+
+char letter(Mark mark) {
+  switch (mark) {
+    case Mark::Same:
+      return '=';
+    case Mark::Changed:
+      return '~';
+    case Mark::Decided:
+      return '.';
+    case Mark::Refused:
+    case Mark::Left:
+      break;
+  }
+  return 'x';
+}
+
+std::span<const Row> rows_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::Launcher:
+      return launcher_rows();
+    case Dialect::Environment:
+      return environment_rows();
+    case Dialect::Trainer:
+      return trainer_rows();
+    case Dialect::LlamaFactory:
+      return llama_factory_rows();
+    case Dialect::LlamaRecipes:
+      return llama_recipes_rows();
+    case Dialect::OpenRlhf:
+      return openrlhf_rows();
+    case Dialect::MiniCpm:
+      return minicpm_rows();
+    case Dialect::Axolotl:
+      return axolotl_rows();
+    case Dialect::Trl:
+      return trl_rows();
+    case Dialect::DeepSpeed:
+      return deepspeed_rows();
+    case Dialect::Accelerate:
+      return accelerate_rows();
+    case Dialect::DatasetInfo:
+      break;
+  }
+  return dataset_info_rows();
+}
+
+std::span<const Default> defaults_of(Dialect program) {
+  switch (program) {
+    case Dialect::LlamaRecipes:
+      return kLlamaRecipes;
+    case Dialect::Trainer:
+      return kTrainerDefaults;
+    case Dialect::LlamaFactory:
+      return kLlamaFactory;
+    case Dialect::MiniCpm:
+      return kMiniCpm;
+    case Dialect::Trl:
+      return kTrl;
+    case Dialect::OpenRlhf:
+      return kOpenRlhf;
+    case Dialect::Axolotl:
+      return kAxolotl;
+    default:
+      return {};
+  }
+}
+
+std::span<const Dialect> tables_of(Dialect dialect) {
+  static constexpr Dialect kOwn[] = {Dialect::Launcher,     Dialect::Environment,  Dialect::Trainer,
+                                     Dialect::LlamaFactory, Dialect::LlamaRecipes, Dialect::OpenRlhf,
+                                     Dialect::MiniCpm,      Dialect::Axolotl,      Dialect::Trl,
+                                     Dialect::DeepSpeed,    Dialect::Accelerate,   Dialect::DatasetInfo};
+  switch (dialect) {
+    case Dialect::LlamaFactory:
+      return kLlamaFactoryTables;
+    case Dialect::Trl:
+      return kTrlTables;
+    case Dialect::MiniCpm:
+      return kMiniCpmTables;
+    case Dialect::Axolotl:
+      return kAxolotlTables;
+    case Dialect::Launcher:
+      return kLaunchTables;
+    case Dialect::Accelerate:
+      return kAccelerateTables;
+    default:
+      return {&kOwn[static_cast<size_t>(dialect)], 1};
+  }
+}
+
+const Row* find_row(const Setting& setting) {
+  for (const bool patterns : {false, true})
+    for (const Dialect dialect : tables_of(setting.dialect))
+      if (const Row* row = find_in(rows_of(dialect), setting.name, patterns)) return row;
+  return nullptr;
+}
+
+}  // namespace snug

@@ -1,0 +1,91 @@
+// Declares the tables of what other programs call their options: a row an option, with its verdict, snug's key and how
+// its value becomes snug's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "translate/settings.h"
+
+namespace snug {
+
+// Says what becomes of an option. Refused changes what is trained and ends in exit code 2; Left does not.
+enum class Mark : uint8_t { Same, Changed, Decided, Refused, Left };
+
+char letter(Mark mark);  // '=', '~', '.', 'x', 'x'
+
+class Translator;
+struct Row;
+using Rule = void (*)(Translator&, const Setting&, const Row&);
+
+struct Row {
+  std::string_view names;  // with spaces between them; a '*' at an end stands for anything
+  Mark mark = Mark::Same;
+  // snug's key; for Decided "key: value", which pins it; "@name": it is held, and judged with the others that it needs.
+  std::string_view ours = {};
+  std::string_view say = {};  // the reason; {option} and {value} are filled in
+  Rule rule = nullptr;        // where a value is not simply copied
+};
+
+// Holds an option that a program has where nothing is said, if snug's default is another one.
+struct Default {
+  std::string_view name, value;
+  bool always = false;  // written even where it is snug's
+};
+
+std::span<const Row> rows_of(Dialect dialect);
+std::span<const Default> defaults_of(Dialect program);
+// Returns the dialects in whose tables an option of this one is looked for, in that order.
+std::span<const Dialect> tables_of(Dialect dialect);
+// Returns the row of an option; null if no table has it.
+const Row* find_row(const Setting& setting);
+
+// Files of a table each.
+std::span<const Row> launcher_rows();
+std::span<const Row> environment_rows();
+std::span<const Row> trainer_rows();
+std::span<const Row> llama_factory_rows();
+std::span<const Row> llama_recipes_rows();
+std::span<const Row> openrlhf_rows();
+std::span<const Row> minicpm_rows();
+std::span<const Row> axolotl_rows();
+std::span<const Row> trl_rows();
+std::span<const Row> deepspeed_rows();
+std::span<const Row> accelerate_rows();
+std::span<const Row> dataset_info_rows();
+
+// What is said of options of which many programs have some.
+namespace say {
+inline constexpr std::string_view kAttention = "attention goes by tiles";
+inline constexpr std::string_view kKernels = "kernels need no choice";
+inline constexpr std::string_view kLoading = "weights are read by slices, into where they belong";
+inline constexpr std::string_view kSharding = "what is sharded is chosen so that it fits";
+inline constexpr std::string_view kWorkers = "data is encoded on all cores, once";
+inline constexpr std::string_view kHub = "nothing is sent anywhere";
+inline constexpr std::string_view kCode = "no code of a model is ever run";
+inline constexpr std::string_view kEvaluation = "evaluation is cut as training is";
+inline constexpr std::string_view kProgress = "progress is a line, shown on terminals alone";
+inline constexpr std::string_view kMetrics = "steps are in out/metrics.jsonl; snug report shows them";
+inline constexpr std::string_view kParallel =
+    "snug splits weights, gradients and states over ranks, not layers, tensors or sequences; "
+    "batch_size is the same however they are split";
+inline constexpr std::string_view kAdapterKind = "snug trains plain LoRA; without this option it is translated as that";
+inline constexpr std::string_view kLoss = "snug trains on plain cross-entropy";
+inline constexpr std::string_view kOptimizer =
+    "snug has AdamW; state_format: 8bit keeps its moments in 2 bytes a parameter";
+inline constexpr std::string_view kSchedule = "snug's schedules are constant, linear and cosine";
+inline constexpr std::string_view kObjective =
+    "snug trains on cross-entropy; preference objectives are not supported yet in this version";
+inline constexpr std::string_view kData = "say it in the file, as snug reads files as they are";
+inline constexpr std::string_view kParts = "snug trains all weights, or LoRA on linears, not chosen parts";
+inline constexpr std::string_view kImages = "images are not supported yet in this version";
+inline constexpr std::string_view kVocabulary =
+    "tokenizer, vocabulary and rope are the model directory's; change them there";
+inline constexpr std::string_view kStored =
+    "give the original model and base_format: int8 or nf4, or one stored so, which is read";
+inline constexpr std::string_view kBest = "the best checkpoint is kept; checkpoint: best uses it";
+inline constexpr std::string_view kGeneration = "nothing is generated while snug trains";
+}  // namespace say
+
+}  // namespace snug

@@ -1,0 +1,183 @@
+// Options of TRL's commands beyond those of transformers' TrainingArguments; of DeepSpeed's JSON; of accelerate's YAML.
+#include "translate/rules.h"
+
+namespace snug {
+namespace {
+
+using enum Mark;
+
+constexpr Row kTrl[] = {
+    {"command", Refused, "", say::kObjective},
+    {"dataset_name", Same, "@dataset"},
+    {"datasets.path datasets.data_files", Same, "@dataset"},
+    {"datasets.*", Refused, "train", say::kData, rules::only},
+    {"dataset_config dataset_streaming", Refused, "", say::kData},
+    {"dataset_train_split dataset_test_split", Refused, "train,test", say::kData, rules::only},
+    {"dataset_text_field", Same, "@text_column"},
+    {"dataset_kwargs dataset_kwargs.* dataset_num_proc dataset_batch_size num_of_sequences chars_per_token", Decided,
+     "", say::kWorkers},
+    {"config accelerate_config", Decided, "", "read, as its options say", rules::file_read},
+    {"max_length max_seq_length", Same, "@sequence_length"},
+    {"truncation_mode", Refused, "keep_start", "long samples are cut at their end, split or dropped", rules::only},
+    {"shuffle_dataset", Decided, "", "samples are shuffled"},
+    {"packing", Same, "@packing"},
+    {"packing_strategy", Same, "@packing_strategy"},
+    {"padding_free pad_to_multiple_of eval_packing pad_token", Decided, "",
+     "blocks are as long as what is in them needs"},
+    {"completion_only_loss", Same, "@completion_only"},
+    {"assistant_only_loss", Same, "@assistant_only"},
+    {"loss_type", Refused, "nll,chunked_nll", say::kLoss, rules::only},
+    {"activation_offloading", Decided, "offload_activations: host", "what is offloaded is chosen so that it fits"},
+    {"eos_token", Changed, "", "a turn ends as the chat template ends it"},
+    {"chat_template_path", Refused, "",
+     "a chat template is the model's own or one by name; put it into the model directory"},
+    {"model_init_kwargs model_init_kwargs.*", Decided, "", say::kLoading},
+    {"model_revision model_code_revision", Refused, "main", say::kVocabulary, rules::only},
+    {"attn_implementation use_flash_attention_2", Decided, "", say::kAttention},
+    {"use_peft", Same, "@use_peft"},
+    {"lora_r", Same, "@lora_rank"},
+    {"lora_alpha", Same, "@lora_alpha"},
+    {"lora_dropout", Same, "@lora_dropout"},
+    {"lora_target_modules", Same, "@lora_targets"},
+    {"lora_task_type", Decided, "", "the model is a causal language model"},
+    {"use_rslora", Same, "@rslora"},
+    {"use_dora lora_modules_to_save lora_target_parameters", Refused, "", say::kAdapterKind},
+    {"load_in_8bit", Same, "@load_in_8bit"},
+    {"load_in_4bit", Same, "@load_in_4bit"},
+    {"bnb_4bit_quant_type", Same, "@quant_type"},
+    {"use_bnb_nested_quant", Same, "@double_quant"},
+    {"bnb_4bit_quant_storage", Decided, "", say::kLoading},
+    {"ignore_bias_buffers sanity_check", Decided, "", "nothing is learnt from it"},
+    {"gradient_checkpointing_use_reentrant", Decided, "", "what is recomputed is chosen so that it fits"},
+    {"beta label_smoothing ref_* reference_free precompute_ref_log_probs max_prompt_length max_completion_length "
+     "desirable_weight undesirable_weight sync_ref_model rpo_alpha use_weighting f_divergence_type num_generations "
+     "center_rewards_coefficient reward_*",
+     Refused, "", say::kObjective},
+    {"env.*", Decided, "", "snug does not go by it"},
+};
+
+constexpr Row kDeepSpeed[] = {
+    {"train_batch_size", Same, "@ds_batch"},
+    {"train_micro_batch_size_per_gpu", Same, "@ds_micro"},
+    {"gradient_accumulation_steps", Same, "@ds_accumulation"},
+    {"optimizer.type", Same, "@ds_optimizer"},
+    {"optimizer.params.lr", Same, "@ds_lr"},
+    {"optimizer.params.betas", Same, "@ds_betas"},
+    {"optimizer.params.eps", Same, "@ds_eps"},
+    {"optimizer.params.weight_decay", Same, "@ds_decay"},
+    {"optimizer.params.torch_adam", Decided, "", say::kKernels},
+    {"optimizer.params.adam_w_mode", Refused, "true", say::kOptimizer, rules::only},
+    {"optimizer.params.* optimizer.legacy_fusion", Refused, "", say::kOptimizer},
+    {"scheduler.type", Same, "@ds_scheduler"},
+    {"scheduler.params.warmup_num_steps", Same, "@ds_warmup"},
+    {"scheduler.params.warmup_type", Same, "@ds_warmup_type"},
+    {"scheduler.params.warmup_max_lr", Same, "@ds_max_lr"},
+    {"scheduler.params.warmup_min_lr scheduler.params.total_num_steps scheduler.params.warmup_min_ratio "
+     "scheduler.params.cos_min_ratio",
+     Same, "@ds_schedule_number"},
+    {"scheduler.params.*", Refused, "", say::kSchedule},
+    {"bf16.enabled", Same, "@ds_bf16"},
+    {"bf16.bf16_optimizer_states bf16.bf16_master_weights_and_grads", Same, "@ds_pure_bf16"},
+    {"bf16.*", Decided, "", "products are in bf16, sums in fp32"},
+    {"fp16.enabled amp.enabled", Same, "@ds_fp16"},
+    {"fp16.* amp.*", Decided, "", "there is no loss scale"},
+    {"torch_autocast.* data_types.*", Decided, "", "products are in the format of compute"},
+    {"gradient_clipping", Same, "@ds_clipping"},
+    {"steps_per_print", Decided, "", "log_every says how often"},
+    {"zero_quantized_nontrainable_weights zero_optimization.zero_quantized_nontrainable_weights", Changed,
+     "@ds_quantized"},
+    {"zero_optimization.stage", Decided, "", say::kSharding, rules::zero_stage},
+    {"zero_optimization.offload_optimizer.device offload_optimizer_device zero_optimization.cpu_offload", Decided,
+     "offload_states", "", rules::offload},
+    {"zero_optimization.offload_param.device offload_param_device", Decided, "offload_parameters", "", rules::offload},
+    {"zero_optimization.offload_optimizer.ratio", Decided, "", "what is offloaded is chosen so that it fits",
+     [](Translator& t, const Setting& s, const Row& row) {
+       t.pin("offload_states", s.value, s);
+       t.judge(s, Decided, std::string(row.say));
+     }},
+    {"zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path "
+     "offload_optimizer_nvme_path "
+     "offload_param_nvme_path",
+     Decided, "", "what is offloaded to disk lies in disk_dir",
+     [](Translator& t, const Setting& s, const Row& row) {
+       if (!is_off(s.value)) t.pin("disk_dir", s.value, s);
+       t.judge(s, Decided, std::string(row.say));
+     }},
+    {"activation_checkpointing.cpu_checkpointing", Decided, "offload_activations: host",
+     "what is offloaded is chosen so that it fits"},
+    {"zero_optimization.zero_quantized_weights zero_optimization.zero_quantized_gradients zenflow.* "
+     "zero_optimization.zenflow.* "
+     "compression_training.* curriculum_learning.* data_efficiency.* progressive_layer_drop.*",
+     Refused, "", say::kOptimizer},
+    {"sparse_attention.*", Refused, "", say::kVocabulary},
+    {"tensor_parallel.* sequence_parallel_size pipeline.* autotp_size zero_optimization.autotp_size", Left, "",
+     say::kParallel},
+    {"tensorboard.enabled tensorboard.* wandb.* csv_monitor.* comet.* monitor_config.*", Left, "", say::kMetrics,
+     [](Translator& t, const Setting& s, const Row&) {
+       t.judge(s, Decided, "steps are in out/metrics.jsonl; snug report shows them");
+     }},
+    {"zero_optimization.*", Decided, "", say::kSharding},
+    {"activation_checkpointing.* aio.* checkpoint.* elasticity.* autotuning.* flops_profiler.* comms_logger.* "
+     "comms_config.* "
+     "hybrid_engine.* compile.* wall_clock_breakdown memory_breakdown dump_state communication_data_type "
+     "prescale_gradients gradient_predivide_factor sparse_gradients seq_parallel_communication_data_type "
+     "fp32_allreduce "
+     "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer disable_allgather dataloader_drop_last "
+     "graph_harvesting use_data_before_expert_parallel_ timers.* nebula.* load_universal_checkpoint",
+     Decided, "", say::kSharding},
+};
+
+constexpr Row kAccelerate[] = {
+    {"num_processes", Same, "@ranks"},
+    {"num_machines", Same, "@hosts"},
+    {"gpu_ids", Same, "@gpu_list"},
+    {"mixed_precision", Same, "@mixed_precision"},
+    {"deepspeed_config.deepspeed_config_file deepspeed_config_file", Decided, "", "read, as its options say",
+     rules::file_read},
+    {"deepspeed_config.zero_stage zero_stage", Decided, "", say::kSharding, rules::zero_stage},
+    {"deepspeed_config.offload_optimizer_device", Decided, "offload_states", "", rules::offload},
+    {"deepspeed_config.offload_param_device", Decided, "offload_parameters", "", rules::offload},
+    {"deepspeed_config.offload_optimizer_nvme_path deepspeed_config.offload_param_nvme_path", Decided, "",
+     "what is offloaded to disk lies in disk_dir"},
+    // The trainer puts its own number in the place of this one.
+    {"deepspeed_config.gradient_accumulation_steps", Decided, "", "the trainer's own number counts"},
+    {"deepspeed_config.gradient_clipping", Decided, "", "the trainer's own number counts"},
+    {"deepspeed_config.* deepspeed_multinode_launcher zero3_init_flag zero3_save_16bit_model", Decided, "",
+     say::kSharding},
+    {"fsdp_config.fsdp_sharding_strategy fsdp_sharding_strategy", Decided, "fsdp", say::kSharding, rules::zero_stage},
+    {"fsdp_config.fsdp_reshard_after_forward fsdp_reshard_after_forward", Decided, "fsdp", say::kSharding,
+     [](Translator& t, const Setting& s, const Row& row) {
+       if (is_on(s.value) || is_off(s.value))
+         t.pin("zero", is_on(s.value) ? "3" : "2", s), t.judge(s, Decided, std::string(row.say));
+       else
+         rules::zero_stage(t, s, row);
+     }},
+    {"fsdp_config.fsdp_offload_params fsdp_offload_params", Decided, "", "what is offloaded is chosen so that it fits",
+     [](Translator& t, const Setting& s, const Row& row) {
+       if (is_on(s.value)) t.pin("offload_parameters", "host", s), t.pin("offload_states", "host", s);
+       t.judge(s, Decided, std::string(row.say));
+     }},
+    {"fsdp_config.fsdp_activation_checkpointing fsdp_activation_checkpointing", Decided, "block", "", rules::recompute},
+    {"fsdp_config fsdp_config.* fsdp_*", Decided, "", say::kSharding},
+    {"parallelism_config.parallelism_config_tp_size parallelism_config.parallelism_config_cp_size "
+     "parallelism_config.parallelism_config_sp_size",
+     Left, "", say::kParallel,
+     [](Translator& t, const Setting& s, const Row& row) {
+       t.judge(s, s.value == "1" || is_off(s.value) ? Same : Left, filled(row.say, s));
+     }},
+    {"use_cpu", Decided, "", "device says where"},
+    {"compute_environment distributed_type machine_rank main_process_* main_training_function same_network "
+     "rdzv_backend "
+     "downcast_bf16 debug enable_cpu_affinity tpu_* dynamo_* dynamo_config.* command_file commands parallelism_config "
+     "parallelism_config.* megatron_lm_config megatron_lm_config.* deepspeed_config mpirun_* ipex_config.* "
+     "fp8_config.* sagemaker_* use_deepspeed use_fsdp multi_gpu",
+     Decided, "", "ranks find each other by themselves"},
+};
+
+}  // namespace
+
+std::span<const Row> trl_rows() { return kTrl; }
+std::span<const Row> deepspeed_rows() { return kDeepSpeed; }
+std::span<const Row> accelerate_rows() { return kAccelerate; }
+
+}  // namespace snug

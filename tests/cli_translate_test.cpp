@@ -1,0 +1,85 @@
+// snug translate as a command, and what it writes as a job of snug's.
+#include "cli_fixture.h"
+#include "translate_cases.h"
+
+namespace snug {
+namespace {
+
+class TranslateCli : public Cli {
+ protected:
+  // Starts the program on a case's words, in a directory that has its files.
+  Outcome translated(const std::string& name, const Words& flags = {}) const {
+    for (const fs::path& folder : {kTranslateCases / "shared", kTranslateCases / name})
+      fs::copy(folder, directory_.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    const TranslateCase one = read_case(name);
+    Words words = with({"translate"}, flags);
+    if (one.request.ranks) words = with(words, {"--ranks", std::to_string(*one.request.ranks)});
+    return run(with(with(words, {"--"}), one.request.words));
+  }
+};
+
+TEST_F(TranslateCli, TheJobGoesToStandardOutputAndTheReportToStandardError) {
+  const Outcome outcome = translated("lf_lora_sft");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, text_of(kTranslateCases / "lf_lora_sft/job.yaml"));
+  EXPECT_EQ(outcome.err, text_of(kTranslateCases / "lf_lora_sft/report.txt"));
+}
+
+TEST_F(TranslateCli, WhatWouldChangeTheTrainingEndsInExitCode2) {
+  const Outcome outcome = translated("job1", {"--out", "out.yaml"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(text_of(at("out.yaml")), text_of(kTranslateCases / "job1/job.yaml"));
+  EXPECT_THAT(outcome.err, HasSubstr("snug: translate: what is marked x above"));
+  EXPECT_THAT(translated("job1", {"--out", "out.yaml"}).err, HasSubstr("expected a name that is free"));
+  EXPECT_EQ(translated("lf_lora_sft", {"--out", "out.yaml", "--overwrite"}).code, 0);
+}
+
+TEST_F(TranslateCli, JsonHasTheJobAndEveryOption) {
+  const Outcome outcome = translated("job1", {"--json"});
+  EXPECT_EQ(outcome.code, 2);
+  const auto said = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(said["job"], text_of(kTranslateCases / "job1/job.yaml"));
+  EXPECT_EQ(said["program"], "llama-recipes");
+  EXPECT_EQ(said["whole"], false);
+  EXPECT_EQ(said["options"].size(), 14U);
+  EXPECT_EQ(said["options"].back()["option"], "--output_dir");
+  EXPECT_EQ(said["options"][1]["option"], "dataset");
+  EXPECT_EQ(said["options"][1]["default"], true);
+}
+
+TEST_F(TranslateCli, FilesNeedNoDashesAndFlagsAreSnugs) {
+  put(at("t.yaml"), "base_model: m\ndatasets:\n  - path: d.jsonl\n    type: completion\nlearning_rate: 1e-5\n");
+  EXPECT_EQ(run({"translate", "t.yaml", "--ranks", "2"}).code, 0) << text_of(at("stderr"));
+  EXPECT_EQ(run({"translate", "t.yaml", "micro_batch_size=3", "--ranks", "2", "--pin"}).code, 0);
+  EXPECT_THAT(text_of(at("stdout")), HasSubstr("\nmicro_batch_size: 3"));
+  expect_refusal({"translate"}, {"words"});
+  expect_refusal({"translate", "t.yaml", "--learning_rate", "1"}, {"learning_rate"});
+  expect_refusal({"translate", "t.yaml", "--from", "unsloth"}, {"--from", "'unsloth'", "llamafactory"});
+  expect_refusal({"translate", "--", "ls"}, {"--from"});
+}
+
+// The jobs that translate whole are planned, on a tiny model and data.
+TEST_F(TranslateCli, WhatIsTranslatedWholeIsPlanned) {
+  size_t planned = 0;
+  for (const std::string& name : case_names()) {
+    const TranslatedJob job = read_case(name).translated();
+    if (job.changes) continue;
+    std::string text;
+    std::istringstream lines(job.job);
+    for (std::string line; std::getline(lines, line);) {
+      const std::string key = line.substr(0, line.find(':'));
+      if (key != "model" && key != "data" && key != "data_format" && key != "validation" && key != "columns")
+        text += line + "\n";
+    }
+    put(at("job.yaml"), text);
+    const Outcome outcome = run({"plan", "job.yaml", "--model", kModels / "llama", "--data", kModels / "data.jsonl",
+                                 "--machine", "8xH100", "--json"});
+    EXPECT_EQ(outcome.code, 0) << name << "\n" << outcome.err;
+    planned++;
+  }
+  EXPECT_GE(planned, 10U);
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,8 @@
+snug_test(translate_test ROOMS translate cli)
+snug_test(translate_readers_test ROOMS translate)
+snug_test(cli_translate_test ROOMS translate)
+target_link_libraries(cli_translate_test PRIVATE nlohmann_json::nlohmann_json)
+target_compile_definitions(cli_translate_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>")
+add_dependencies(cli_translate_test snug)
+snug_test(translate_doc_test ROOMS translate)
+target_compile_definitions(translate_doc_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")

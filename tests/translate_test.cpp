@@ -1,0 +1,254 @@
+// snug translate: options of other programs, option by option, and whole commands of theirs.
+#include "translate/translate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "cli/job_file.h"
+#include "expect_error.h"
+#include "translate/gather.h"
+#include "translate/ours.h"
+#include "translate/table.h"
+#include "translate/translator.h"
+#include "translate_cases.h"
+
+namespace snug {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Options loaded(const std::string& job) {
+  Options options;
+  parse_job(job, "job.yaml", options);
+  return options;
+}
+
+TEST(Translate, PeersCommandsBecomeTheStoredJobs) {
+  EXPECT_GE(case_names().size(), 45U);
+  for (const std::string& name : case_names()) {
+    const TranslateCase one = read_case(name);
+    const TranslatedJob result = one.translated();
+    EXPECT_EQ(result.job, text_if_there(one.file("job.yaml")).value_or("")) << name;
+    EXPECT_EQ(result.report_text(), text_if_there(one.file("report.txt")).value_or("")) << name;
+  }
+}
+
+TEST(Translate, DISABLED_Rewrite) {
+  for (const std::string& name : case_names()) {
+    const TranslateCase one = read_case(name);
+    const TranslatedJob result = one.translated();
+    std::ofstream(one.file("job.yaml")) << result.job;
+    std::ofstream(one.file("report.txt")) << result.report_text();
+  }
+}
+
+TEST(Translate, EveryJobLoads) {
+  for (const std::string& name : case_names()) {
+    for (const bool pin : {false, true}) {
+      TranslateCase one = read_case(name);
+      one.request.pin = pin;
+      EXPECT_NO_THROW(loaded(one.translated().job)) << name << "\n" << one.translated().job;
+    }
+  }
+}
+
+TEST(Translate, EveryOptionThatIsReadGetsOneVerdict) {
+  for (const std::string& name : case_names()) {
+    const TranslateCase one = read_case(name);
+    const TranslatedJob result = one.translated();
+    const auto read = std::ranges::count(result.report, false, &ReportLine::is_default);
+    EXPECT_EQ(static_cast<size_t>(read), gather(one.request, one.read).settings.size()) << name;
+  }
+}
+
+// ---- The tables -----------------------------------------------------------------------------------------------------
+
+TEST(TranslateTable, OurKeysAreTheOptionsWithTheirDefaults) {
+  for (const OurKey& key : our_keys()) {
+    const OptionSpec& spec = find_option(std::string(key.name), "test");
+    EXPECT_EQ(spec.key, key.name);
+    EXPECT_EQ(spec.get(Options()), key.fallback) << key.name;
+    for (const char* text :
+         {"0", "1", "0.5", "2", "-1", "1e-5", "1000000", "1e30", "all", "epoch", "true", "none", "4.0", "x"}) {
+      if (key.kind == OurKey::Kind::Map || key.kind == OurKey::Kind::List) continue;
+      const std::optional<std::string> value = our_value(key, text);
+      Options options;
+      if (value) {
+        EXPECT_NO_THROW(spec.set(options, *value)) << key.name << " " << text;
+      }
+    }
+  }
+}
+
+// Every row, whatever the value: one verdict, and a job that snug reads.
+TEST(TranslateTable, EveryRowJudgesEveryValue) {
+  const std::vector<std::string> values{"true", "false", "",    "3",    "0.5",  "-1",
+                                        "auto", "abc",   "a,b", "none", "1e-4", "{}"};
+  for (const auto& [program_name, program] : program_names()) {
+    for (const Dialect dialect : {program, Dialect::Launcher, Dialect::Environment, Dialect::DeepSpeed,
+                                  Dialect::Accelerate, Dialect::DatasetInfo}) {
+      for (const Dialect table : tables_of(dialect))
+        for (const Row& row : rows_of(table)) {
+          std::string names(row.names), name = names.substr(0, names.find(' '));
+          std::ranges::replace(name, '*', 'x');
+          for (const std::string& value : values) {
+            Setting setting;
+            setting.dialect = dialect;
+            setting.name = setting.written = name;
+            setting.value = value;
+            Translator t(program, "train", "torchrun", {setting}, 2);
+            ASSERT_NO_THROW(t.translate()) << program_name << " " << name << " " << value;
+          }
+        }
+    }
+  }
+}
+
+TEST(TranslateTable, NoNameStandsTwiceInATable) {
+  for (const auto& [program_name, program] : program_names()) {
+    std::set<std::string> seen;
+    for (const Row& row : rows_of(program)) {
+      std::istringstream names{std::string(row.names)};
+      for (std::string name; names >> name;) EXPECT_TRUE(seen.insert(name).second) << program_name << ": " << name;
+    }
+  }
+}
+
+// ---- Rules ----------------------------------------------------------------------------------------------------------
+
+// Translates a file of LLaMA-Factory's with more lines, beside other files.
+TranslatedJob factory(const std::string& lines, const std::map<std::string, std::string>& files = {},
+                      std::vector<std::string> words = {"t.yaml"}) {
+  TranslateRequest request;
+  request.words = std::move(words);
+  request.ranks = 2;
+  return translate(request, [&](const std::string& path) -> std::optional<std::string> {
+    if (path == "t.yaml") return "model_name_or_path: m\nstage: sft\ndataset: d.json\n" + lines;
+    const auto found = files.find(path);
+    return found == files.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+const ReportLine& line_of(const TranslatedJob& job, const std::string& option) {
+  static const ReportLine kNone;
+  const auto found = std::ranges::find(job.report, option, &ReportLine::option);
+  EXPECT_NE(found, job.report.end()) << option;
+  return found == job.report.end() ? kNone : *found;
+}
+
+TEST(TranslateRules, TheCommandLineWinsOverTheFileAndDeepSpeedOverBoth) {
+  const TranslatedJob job =
+      factory("learning_rate: 1e-4\nlr_scheduler_type: cosine\ndeepspeed: ds.json\n",
+              {{"ds.json",
+                "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 3e-4}}, \"scheduler\": "
+                "{\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_num_steps\": 7}}}"}},
+              {"t.yaml", "learning_rate=2e-4"});
+  const Options options = loaded(job.job);
+  EXPECT_EQ(options.learning_rate, 3e-4);
+  EXPECT_EQ(options.schedule, "linear");
+  EXPECT_EQ(options.warmup_steps, 7);
+  EXPECT_THAT(line_of(job, "lr_scheduler_type").text, HasSubstr("DeepSpeed's scheduler"));
+  EXPECT_THAT(line_of(job, "learning_rate").text, HasSubstr("2e-4 counts"));
+  EXPECT_EQ(loaded(factory("learning_rate: 1e-4\n", {}, {"t.yaml", "learning_rate=2e-4"}).job).learning_rate, 2e-4);
+}
+
+TEST(TranslateRules, ABatchIsAProductOfRanks) {
+  const TranslatedJob job = factory("per_device_train_batch_size: 4\ngradient_accumulation_steps: 3\n");
+  EXPECT_EQ(loaded(job.job).batch_size, 24);
+  EXPECT_EQ(line_of(job, "per_device_train_batch_size").mark, '~');
+  const std::string ds = "{\"train_micro_batch_size_per_gpu\": 5}";
+  const TranslatedJob odds = factory("per_device_train_batch_size: 4\ndeepspeed: ds.json\n", {{"ds.json", ds}});
+  EXPECT_TRUE(odds.changes);
+  EXPECT_EQ(line_of(odds, "train_micro_batch_size_per_gpu").mark, 'x');
+  const std::string all =
+      "{\"train_batch_size\": 9, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 1}";
+  EXPECT_EQ(line_of(factory("deepspeed: ds.json\n", {{"ds.json", all}}), "train_batch_size").mark, 'x');
+  EXPECT_TRUE(factory("per_device_train_batch_size: 100000\n").changes) << "more than a step may have";
+}
+
+TEST(TranslateRules, WhatNobodyKnowsIsNamedWithTheNearest) {
+  const TranslatedJob job = factory("ax_samples: 3\nlora_rnk: 8\n");
+  EXPECT_TRUE(job.changes);
+  EXPECT_EQ(line_of(job, "ax_samples").mark, 'x');
+  EXPECT_THAT(line_of(job, "ax_samples").text, HasSubstr("nearest: max_samples"));
+  EXPECT_THAT(line_of(job, "lora_rnk").text, HasSubstr("nearest: lora_rank"));
+  EXPECT_THAT(job.job, HasSubstr("# x lora_rnk 8: unknown option of LLaMA-Factory"));
+}
+
+TEST(TranslateRules, DefaultsThatDifferAreWritten) {
+  const Options options = loaded(factory("").job);
+  EXPECT_EQ(options.learning_rate, 5e-5);
+  EXPECT_EQ(options.schedule, "linear");
+  EXPECT_EQ(options.warmup_ratio, 0);
+  EXPECT_EQ(options.batch_size, 16);
+  EXPECT_EQ(options.epochs, 3);
+  EXPECT_EQ(options.lora_rank, 8);
+  EXPECT_EQ(options.lora_alpha, 16);
+  EXPECT_FALSE(options.packing);
+  EXPECT_EQ(options.keep, -1);
+  EXPECT_THAT(factory("").job, Not(HasSubstr("weight_decay"))) << "which is the same";
+}
+
+TEST(TranslateRules, ColumnsAndRolesOfDatasetInfo) {
+  const std::string info =
+      "{\"s\": {\"file_name\": \"s.json\", \"formatting\": \"sharegpt\", \"columns\": {\"messages\": \"talk\"}, "
+      "\"tags\": {\"role_tag\": \"who\", \"content_tag\": \"value\", \"assistant_tag\": \"bot\"}}, "
+      "\"a\": {\"file_name\": \"a.json\", \"columns\": {\"prompt\": \"question\"}}}";
+  const Options options =
+      loaded(factory("dataset_dir: in\n", {{"in/dataset_info.json", info}}, {"t.yaml", "dataset=s"}).job);
+  EXPECT_EQ(options.data, std::vector<std::string>{"in/s.json"});
+  EXPECT_EQ(options.columns, (std::map<std::string, std::string>{{"messages", "talk"}, {"role", "who"}}));
+  EXPECT_EQ(options.roles, (std::map<std::string, std::string>{{"bot", "assistant"}}));
+  const TranslatedJob two = factory("dataset_dir: in\n", {{"in/dataset_info.json", info}}, {"t.yaml", "dataset=s,a"});
+  EXPECT_TRUE(two.changes) << "columns hold for all files";
+  EXPECT_EQ(line_of(two, "a.columns.prompt").mark, 'x');
+  EXPECT_TRUE(factory("", {}, {"t.yaml", "dataset=other"}).changes) << "no entry of that name";
+}
+
+TEST(TranslateRules, FilesThatAreNamedAndMissingAreRefused) {
+  const TranslatedJob job = factory("deepspeed: nowhere.json\n");
+  EXPECT_TRUE(job.changes);
+  EXPECT_THAT(line_of(job, "deepspeed").text, HasSubstr("no such file"));
+}
+
+TEST(TranslateRules, HostileValuesMakeJobsThatLoad) {
+  const TranslatedJob job =
+      factory("output_dir: \"a: b # c\\n- d\"\nlora_target: \"x, y'z\"\ncutoff_len: 1e99\nseed: \"\\x01\"\n");
+  const Options options = loaded(job.job);
+  EXPECT_EQ(options.out, "a: b # c\n- d");
+  EXPECT_EQ(options.lora_targets, (std::vector<std::string>{"x", "y'z"}));
+  EXPECT_EQ(line_of(job, "cutoff_len").mark, 'x');
+  EXPECT_THAT(line_of(job, "seed").text, HasSubstr("control character"));
+  std::string many;
+  for (int i = 0; i < 2001; i++) many += fmt::format("k{}: 1\n", i);
+  EXPECT_TRUE(fails_with<UserError>([&] { factory(many); }, "at most 2000"));
+}
+
+TEST(TranslateRules, WordsThatStartNoTrainingAreRefused) {
+  const auto words = [](std::vector<std::string> words, const std::string& part) {
+    TranslateRequest request;
+    request.words = std::move(words);
+    return fails_with<UserError>(
+        [&] {
+          translate(request, [](const std::string& path) -> std::optional<std::string> {
+            if (path == "two.sh") return "trl sft --a 1\ntrl sft --b 2\n";
+            if (path == "odd.yaml") return "what: 1\n";
+            return std::nullopt;
+          });
+        },
+        part);
+  };
+  EXPECT_TRUE(words({}, "found nothing"));
+  EXPECT_TRUE(words({"ls", "-l"}, "--from"));
+  EXPECT_TRUE(words({"nowhere.yaml"}, "nowhere.yaml: found no such file"));
+  EXPECT_TRUE(words({"two.sh"}, "2 commands that train, in lines 1, 2"));
+  EXPECT_TRUE(words({"odd.yaml"}, "--from says one of llamafactory"));
+  EXPECT_TRUE(words({"llamafactory-cli", "export", "a.yaml"}, "snug merge"));
+}
+
+}  // namespace
+}  // namespace snug
