@@ -38,7 +38,9 @@ constexpr auto describe(const AdaptedGemm&) {
 }
 constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_backward", "scale", "parts"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
-constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "attention_factor"); }
+constexpr auto describe(const RopeTable&) {
+  return describe_as("rope_table", "frequencies", "attention_factor", "growth", "growth_length");
+}
 constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved"); }
 constexpr auto describe(const Attention&) {
   return describe_as("attention", "shape", "scale", "longest", "window", "cap");
@@ -185,7 +187,7 @@ std::string field_text(std::string_view field, const T& value) {
   else if constexpr (std::is_enum_v<T>)
     return fmt::format(" {}", name(value));
   else
-    return field == "cap" && value == 0 ? "" : fmt::format(" {}={}", field, value);
+    return (field == "cap" || field.starts_with("growth")) && value == 0 ? "" : fmt::format(" {}={}", field, value);
 }
 
 std::string attributes_text(const Attrs& attrs) {
