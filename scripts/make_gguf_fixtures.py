@@ -163,19 +163,31 @@ def linears(architecture, biases):
              "attn_v": ("self_attn.v_proj", keys, HIDDEN), "attn_output": ("self_attn.o_proj", HIDDEN, queries),
              "ffn_gate": ("mlp.gate_proj", INNER, HIDDEN), "ffn_up": ("mlp.up_proj", INNER, HIDDEN),
              "ffn_down": ("mlp.down_proj", HIDDEN, INNER)}
+    if architecture == "glm4":
+        del every["ffn_gate"]
+        every["ffn_up"] = ("mlp.gate_up_proj", 2 * INNER, HIDDEN)
     for name, (module, rows, columns) in every.items():
         yield f"{name}.weight", f"{module}.weight", (rows, columns)
-        if biases:
+        if biases and (architecture != "glm4" or name in ("attn_q", "attn_k", "attn_v")):
             yield f"{name}.bias", f"{module}.bias", (rows,)
     norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    behind = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
     if architecture in ("gemma2", "gemma3"):
-        norms |= {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-                  "post_ffw_norm": "post_feedforward_layernorm"}
+        norms |= behind | {"ffn_norm": "pre_feedforward_layernorm"}
+    if architecture in ("olmo2", "exaone4"):
+        norms = behind
+    if architecture == "glm4":
+        norms |= {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
+    if architecture in ("command-r", "cohere2"):
+        del norms["ffn_norm"]
     for name, module in norms.items():
         yield f"{name}.weight", f"{module}.weight", (HIDDEN,)
-    if architecture in ("qwen3", "gemma3"):
-        yield "attn_q_norm.weight", "self_attn.q_norm.weight", (HEAD,)
-        yield "attn_k_norm.weight", "self_attn.k_norm.weight", (HEAD,)
+    names = {"qwen3": "_norm", "gemma3": "_norm", "olmo2": "_norm", "exaone4": "_norm", "hunyuan-dense": None}
+    if architecture in names:
+        query, key = ("query_layernorm", "key_layernorm") if names[architecture] is None else ("q_norm", "k_norm")
+        joint = architecture == "olmo2"
+        yield "attn_q_norm.weight", f"self_attn.{query}.weight", (queries if joint else HEAD,)
+        yield "attn_k_norm.weight", f"self_attn.{key}.weight", (keys if joint else HEAD,)
 
 
 def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=False, window=0, parts=0):
@@ -190,10 +202,24 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     writer.add_head_count_kv(KV_HEADS)
     writer.add_key_length(HEAD)
     writer.add_value_length(HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
+    if architecture in ("command-r", "cohere2"):
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_logit_scale(0.0625)
+    else:
+        writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     if window:
         writer.add_sliding_window(window)
+    if window and architecture in ("olmo2", "exaone4"):
+        writer.add_sliding_window_pattern([(layer + 1) % 4 != 0 for layer in range(layers)])
+    if window and architecture == "olmo2":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(8.0)
+        writer.add_rope_scaling_orig_ctx_len(16)
+        writer.add_rope_scaling_yarn_beta_fast(32.0)
+        writer.add_rope_scaling_yarn_beta_slow(1.0)
+    if architecture == "glm4":
+        writer.add_rope_dimension_count(HEAD // 2)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(40.0)
         writer.add_final_logit_softcapping(20.0)
@@ -330,6 +356,14 @@ def main():
     make_model(folder, "gemma", "gemma", piece_tokenizer, [Type.Q8_0])
     make_model(folder, "gemma2", "gemma2", piece_tokenizer, [Type.Q8_0], layers=2, window=7)
     make_model(folder, "gemma3", "gemma3", piece_tokenizer, [Type.Q8_0, Type.F16], layers=7, window=7)
+    make_model(folder, "olmo2", "olmo2", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0])
+    make_model(folder, "olmo3", "olmo2", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], layers=4, window=7)
+    make_model(folder, "exaone4", "exaone4", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0])
+    make_model(folder, "exaone4_window", "exaone4", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], layers=4, window=7)
+    make_model(folder, "glm4", "glm4", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], biases=True)
+    make_model(folder, "hunyuan", "hunyuan-dense", lambda w: byte_tokenizer(w, "hunyuan-dense"), [Type.Q8_0])
+    make_model(folder, "command_r", "command-r", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0])
+    make_model(folder, "cohere2", "cohere2", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0], layers=4, window=7)
     make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
 
 

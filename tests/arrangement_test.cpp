@@ -245,7 +245,11 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"granite", false, DType::F32, 1}, TinyCase{"gemma3", true, DType::BF16, 2},
                     TinyCase{"nemotron", false, DType::BF16, 2}, TinyCase{"nemotron", true, DType::F32, 1},
                     TinyCase{"stablelm", false, DType::F32, 2}, TinyCase{"gemma3", false, DType::F32, 2},
-                    TinyCase{"gemma2", false, DType::BF16, 2}));
+                    TinyCase{"gemma2", false, DType::BF16, 2}, TinyCase{"olmo2", false, DType::F32, 2},
+                    TinyCase{"olmo3", true, DType::BF16, 2}, TinyCase{"hunyuan", false, DType::BF16, 1},
+                    TinyCase{"hunyuan", true, DType::F32, 2}, TinyCase{"cohere", true, DType::BF16, 2, BaseFormat::Nf4},
+                    TinyCase{"cohere2", false, DType::F32, 2}, TinyCase{"exaone4", true, DType::F32, 1},
+                    TinyCase{"ministral3", false, DType::BF16, 2}));
 
 }  // namespace
 }  // namespace snug

@@ -165,7 +165,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"gemma2", {}, Recompute::Mlp}, Case{"nemotron", {}, Recompute::None},
                     Case{"nemotron", {}, Recompute::Mlp}, Case{"nemotron", "adapter_init", Recompute::Block},
                     Case{"arcee", {}, Recompute::Attention}, Case{"arcee", "adapter_init", Recompute::Mlp},
-                    Case{"stablelm", {}, Recompute::Block}, Case{"stablelm", "adapter_init", Recompute::None}));
+                    Case{"stablelm", {}, Recompute::Block}, Case{"stablelm", "adapter_init", Recompute::None},
+                    Case{"olmo2", {}, Recompute::None}, Case{"olmo2", {}, Recompute::Block},
+                    Case{"olmo2", "adapter_init", Recompute::Mlp}, Case{"olmo3", {}, Recompute::Attention},
+                    Case{"exaone4", {}, Recompute::Mlp}, Case{"exaone4", "adapter_init", Recompute::Block},
+                    Case{"hunyuan", {}, Recompute::None}, Case{"hunyuan", {}, Recompute::Attention},
+                    Case{"hunyuan", "adapter_init", Recompute::Block}, Case{"cohere", {}, Recompute::None},
+                    Case{"cohere", {}, Recompute::Block}, Case{"cohere", "adapter_init", Recompute::Mlp},
+                    Case{"cohere2", {}, Recompute::Attention}, Case{"cohere2", "adapter_init", Recompute::None},
+                    Case{"ministral3", {}, Recompute::Block}, Case{"ministral3", "adapter_init", Recompute::None}));
 
 }  // namespace
 }  // namespace snug

@@ -44,7 +44,7 @@ std::vector<Kind> kinds() {
   all.push_back({"llama", true, DType::BF16, "fp8_products"});
   for (const char* special : {"fp8_products", "bit8", "bf16_state", "bf16_sums", "every_step", "unclipped"})
     all.push_back({"qwen2", false, DType::BF16, special});
-  for (const char* family : {"granite", "gemma3", "gemma2"})
+  for (const char* family : {"granite", "gemma3", "gemma2", "olmo2", "hunyuan", "cohere2", "ministral3"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
   return all;
 }
@@ -150,7 +150,7 @@ void each_job(const std::function<void(const CensusJob&)>& use) {
     }
   }
   for (const char* family : {"llama", "llama3", "llama16", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
-                             "granite", "gemma3", "gemma2"})
+                             "granite", "gemma3", "gemma2", "olmo2", "hunyuan", "cohere2", "ministral3"})
     for (const auto& [purpose, word] : {std::pair(Purpose::Evaluate, "evaluate"),
                                         std::pair(Purpose::Generate, "generate"), std::pair(Purpose::Merge, "merge")})
       use({fmt::format("{} {}", family, word), used(family, purpose)});

@@ -129,7 +129,8 @@ class GgufExport : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(All, GgufExport,
                          testing::Values("smollm", "llama3", "qwen2", "qwen3", "smollm3", "mistral", "llama_bias",
-                                         "granite", "gemma", "gemma2", "gemma3"));
+                                         "granite", "gemma", "gemma2", "gemma3", "olmo2", "olmo3", "exaone4", "glm4",
+                                         "hunyuan", "command_r", "cohere2"));
 
 // Weights, configuration, tokenizer and template: each file has the bytes that it had.
 TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {
@@ -214,6 +215,24 @@ TEST(GgufExportRefusals, NameWhatHasNoForm) {
   EXPECT_TRUE(refused("\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2", "model.layers.1."));
   fs::remove(model / "tokenizer.json");
   EXPECT_TRUE(refused("{", "{", "tokenizer.json"));
+}
+
+// What llama.cpp takes for granted of an architecture, and families of which it has another form.
+TEST(GgufExportRefusals, NameLayersAndFamiliesWithoutAForm) {
+  const TempDirectory directory;
+  const fs::path file = directory.path() / "x.gguf";
+  const auto refused = [&](const fs::path& model, std::string_view part) {
+    return fails_with<UserError>([&] { export_gguf_model(model, model, file, GgufFileType::F16, "x"); }, part);
+  };
+  import_gguf(kFixtures / "exaone4_window.gguf", directory.path() / "exaone4", Existing::Refuse);
+  EXPECT_TRUE(refused(directory.path() / "exaone4",
+                      "found 4 layers, some with a window, expected 64 of these in GGUF's exaone4"));
+  const fs::path models = fs::path(SNUG_FIXTURES) / "models";
+  EXPECT_TRUE(refused(models / "cohere", "layer 0 has a bias on o_proj, which GGUF's command-r has no form for"));
+  EXPECT_TRUE(refused(models / "cohere2", "layer 1 sees all tokens, which GGUF's cohere2 has no form for"));
+  EXPECT_TRUE(refused(models / "olmo3", "expected 10000 in a GGUF file"));
+  for (const char* family : {"ministral3", "granite4", "phi3"})
+    EXPECT_TRUE(refused(models / family, "expected a model of GGUF's \"llama\", ")) << family;
 }
 
 // 70000 is no fp16.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -69,7 +71,8 @@ class GgufModel : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                          testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma2",
-                                         "gemma3", "split"));
+                                         "gemma3", "split", "olmo2", "olmo3", "exaone4", "exaone4_window", "glm4",
+                                         "hunyuan", "command_r", "cohere2"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -82,18 +85,31 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
   const std::string_view model = GetParam();
   const ModelConfig config = read_model_config(out_);
   const ModelSpec& spec = config.spec;
-  EXPECT_EQ(spec.architecture, model == "qwen3"     ? "Qwen3ForCausalLM"
-                               : model == "smollm3" ? "SmolLM3ForCausalLM"
-                               : model == "mistral" ? "MistralForCausalLM"
-                               : model == "granite" ? "GraniteForCausalLM"
-                               : model == "gemma"   ? "GemmaForCausalLM"
-                               : model == "gemma2"  ? "Gemma2ForCausalLM"
-                               : model == "gemma3"  ? "Gemma3ForCausalLM"
-                                                    : "LlamaForCausalLM");
-  EXPECT_EQ(spec.layers[0].qkv.bias, model == "llama_bias");
+  static const std::map<std::string_view, std::string_view> kArchitectures{{"qwen3", "Qwen3ForCausalLM"},
+                                                                           {"smollm3", "SmolLM3ForCausalLM"},
+                                                                           {"mistral", "MistralForCausalLM"},
+                                                                           {"granite", "GraniteForCausalLM"},
+                                                                           {"gemma", "GemmaForCausalLM"},
+                                                                           {"gemma2", "Gemma2ForCausalLM"},
+                                                                           {"gemma3", "Gemma3ForCausalLM"},
+                                                                           {"olmo2", "Olmo2ForCausalLM"},
+                                                                           {"olmo3", "Olmo3ForCausalLM"},
+                                                                           {"exaone4", "Exaone4ForCausalLM"},
+                                                                           {"exaone4_window", "Exaone4ForCausalLM"},
+                                                                           {"glm4", "Glm4ForCausalLM"},
+                                                                           {"hunyuan", "HunYuanDenseV1ForCausalLM"},
+                                                                           {"command_r", "CohereForCausalLM"},
+                                                                           {"cohere2", "Cohere2ForCausalLM"}};
+  const auto found = kArchitectures.find(model);
+  EXPECT_EQ(spec.architecture, found == kArchitectures.end() ? "LlamaForCausalLM" : found->second);
+  const auto is_one_of = [&](std::initializer_list<std::string_view> models) {
+    return std::ranges::find(models, model) != models.end();
+  };
+  EXPECT_EQ(spec.layers[0].qkv.bias, is_one_of({"llama_bias", "glm4"}));
   EXPECT_EQ(spec.layers[0].down.bias, model == "llama_bias");
-  EXPECT_EQ(spec.layers[0].window, model == "mistral" || model == "gemma2" || model == "gemma3" ? 7 : 0);
-  EXPECT_EQ(spec.layers.back().rope, model != "smollm3");
+  EXPECT_EQ(spec.layers[0].window > 0,
+            is_one_of({"mistral", "gemma2", "gemma3", "olmo3", "exaone4_window", "cohere2"}));
+  EXPECT_EQ(spec.layers.back().rope, !is_one_of({"smollm3", "exaone4_window", "cohere2"}));
   EXPECT_TRUE(spec.tied);
   EXPECT_TRUE(config.notes.empty()) << config.notes[0];
 }
@@ -115,6 +131,33 @@ TEST(GgufConfig, Gemma2sCapsAreKeysOfTheFile) {
   EXPECT_EQ(spec.layers[0].attention_cap, 40.0);
   EXPECT_EQ(spec.logits_cap, 20.0);
   EXPECT_EQ(spec.layers[1].window, 0);
+}
+
+// Keys that decide what a layer computes: each is where the family has it.
+TEST(GgufConfig, KeysOfLaterFamiliesAreRead) {
+  const TempDirectory directory;
+  const auto spec_of = [&](const std::string& model) {
+    import_gguf(kFixtures / (model + ".gguf"), directory.path() / model, Existing::Refuse);
+    return read_model_config(directory.path() / model).spec;
+  };
+  const ModelSpec olmo3 = spec_of("olmo3"), exaone4 = spec_of("exaone4_window"), glm4 = spec_of("glm4"),
+                  cohere2 = spec_of("cohere2");
+  EXPECT_EQ(olmo3.rope.type, RopeType::Yarn);
+  EXPECT_EQ(olmo3.rope.factor, 8);
+  EXPECT_EQ(olmo3.local_rope.type, RopeType::Default);
+  EXPECT_EQ(olmo3.local_rope.theta, 10000);
+  EXPECT_TRUE(olmo3.layers[2].local_rope && !olmo3.layers[3].local_rope);
+  EXPECT_EQ(exaone4.layers[3].window, 0);
+  EXPECT_EQ(glm4.rope.dim, 8);
+  EXPECT_EQ(cohere2.logits_factor, 0.0625);
+  EXPECT_EQ(cohere2.final_norm.epsilon, static_cast<double>(1e-5f));
+  std::string other = read_text(kFixtures / "olmo3.gguf", 100000);
+  const std::string key = "olmo2.attention.sliding_window_pattern";
+  other[other.find(key) + key.size() + 4 + 4 + 8] = 0;  // behind the types and the number of values
+  write_text(directory.path() / "x.gguf", other);
+  EXPECT_TRUE(
+      fails_with<UserError>([&] { import_gguf(directory.path() / "x.gguf", directory.path() / "x", Existing::Refuse); },
+                            "expected true for all layers but each 4th"));
 }
 
 TEST(GgufConfig, EachSixthOfGemma3sLayersSeesAll) {

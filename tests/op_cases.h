@@ -28,6 +28,12 @@ inline void add_rope(OpCases& cases) {
                    {},
                    0,
                    300 * 0x1p-23});
+  cases.push_back({"rope_table.growth",
+                   RopeTable{frequencies, 1.2f, 0.3f, 7},
+                   {out("table", DType::F32, {100, 10})},
+                   {},
+                   0,
+                   200 * 0x1p-24});
   for (const DType t : kActivations)
     for (const bool backward : {false, true}) {
       cases.push_back({fmt::format("rope.{}.{}", name(t), backward ? "backward" : "forward"),

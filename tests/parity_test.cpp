@@ -154,7 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Parity,
                          testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
                                          "llama_bias", "mistral", "smollm3", "qwen3", "granite", "gemma", "gemma2",
                                          "gemma3", "llama_linear", "llama_yarn", "llama_longrope", "phi3", "glm",
-                                         "ernie4_5", "seed_oss", "nemotron", "arcee", "stablelm"),
+                                         "ernie4_5", "seed_oss", "nemotron", "arcee", "stablelm", "olmo2", "olmo3",
+                                         "exaone4", "glm4", "hunyuan", "cohere", "cohere2", "granite4", "ministral3"),
                          [](const auto& info) { return info.param; });
 
 TEST(ParityLora, RankStabilisedAdaptersOfQueriesAndValuesAgree) {

@@ -300,6 +300,47 @@ TEST(Tape, ANormedBranchsBackwardIsTheGradientOfItsForward) {
   }
 }
 
+// Norms behind attention and the MLP alone, and of all queries and all keys: the layer's input is a linear's.
+TEST(Tape, AnUnnormedBranchsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    for (Norm* norm : {&block.attention_norm, &block.mlp_norm}) {
+      p.table.params[static_cast<size_t>(norm->gain)].trainable = false;  // what nothing reads
+      *norm = {};
+    }
+    block.attention_post_norm = p.norm("attention_post_norm");
+    block.mlp_post_norm = p.norm("mlp_post_norm");
+    block.query_norm = {p.add("query_norm", {8}), 1e-3};
+    block.key_norm = {p.add("key_norm", {4}), 1e-3};
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.joint_head_norms = true; }));
+  }
+}
+
+// Norms of heads behind the rotary embedding.
+TEST(Tape, ANormOfRotatedHeadsHasTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    block.query_norm = {p.add("query_norm", {4}), 1e-3};
+    block.key_norm = {p.add("key_norm", {4}), 1e-3};
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.rope_before_norms = true; }));
+  }
+}
+
+// Attention and the MLP side by side: two linears read one norm.
+TEST(Tape, AParallelLayersBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2})
+    for (const NormKind kind : {NormKind::Rms, NormKind::Layer}) {
+      Params p;
+      LayerParams block = decoder(p, rank);
+      p.table.params[static_cast<size_t>(block.mlp_norm.gain)].trainable = false;  // what nothing reads
+      block.mlp_norm = {};
+      block.attention_norm.kind = kind;
+      expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.parallel = spec.rope_interleaved = true; }));
+    }
+}
+
 // LayerNorm, with and without a bias, by 1 + weight, and of heads; what is not trained has no gradient.
 TEST(Tape, ALayerNormsBackwardIsTheGradientOfItsForward) {
   for (const int64_t rank : {0, 2}) {

@@ -295,6 +295,11 @@ const std::vector<double>& GgufHeader::numbers(std::string_view key) const {
   return get<std::vector<double>>(key, "a list of numbers");
 }
 
+bool GgufHeader::has_integers(std::string_view key) const {
+  const auto found = values_.find(key);
+  return found != values_.end() && std::holds_alternative<std::vector<int64_t>>(found->second);
+}
+
 const std::vector<int64_t>& GgufHeader::integers(std::string_view key) const {
   return get<std::vector<int64_t>>(key, "a list of integers");
 }

@@ -111,6 +111,7 @@ class GgufHeader {
   double number(std::string_view key, std::optional<double> fallback = {}) const;
   bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;
   std::string string(std::string_view key, std::optional<std::string> fallback = {}) const;
+  bool has_integers(std::string_view key) const;  // whether the key is there with a list of integers or of truths
   // Return a list, which is required.
   const std::vector<std::string>& strings(std::string_view key) const;
   const std::vector<int64_t>& integers(std::string_view key) const;

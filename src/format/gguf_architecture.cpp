@@ -10,13 +10,12 @@
 namespace snug {
 namespace {
 
-constexpr std::array<GgufArchitecture, 8> kArchitectures{{
+constexpr std::array<GgufArchitecture, 14> kArchitectures{{
     {.name = "llama",
      .model_type = "llama",
      .class_name = "LlamaForCausalLM",
      .interleaves_heads = true,
      .qkv_bias = false,
-     .qk_norms = false,
      .may_have_biases = true,
      .has_rope_factors = true},
     {.name = "qwen2",
@@ -24,7 +23,6 @@ constexpr std::array<GgufArchitecture, 8> kArchitectures{{
      .class_name = "Qwen2ForCausalLM",
      .interleaves_heads = false,
      .qkv_bias = true,
-     .qk_norms = false,
      .may_have_biases = false,
      .has_rope_factors = false},
     {.name = "qwen3",
@@ -32,15 +30,14 @@ constexpr std::array<GgufArchitecture, 8> kArchitectures{{
      .class_name = "Qwen3ForCausalLM",
      .interleaves_heads = false,
      .qkv_bias = false,
-     .qk_norms = true,
      .may_have_biases = false,
-     .has_rope_factors = false},
+     .has_rope_factors = false,
+     .norms = {.query = "self_attn.q_norm", .key = "self_attn.k_norm"}},
     {.name = "smollm3",
      .model_type = "smollm3",
      .class_name = "SmolLM3ForCausalLM",
      .interleaves_heads = true,
      .qkv_bias = false,
-     .qk_norms = false,
      .may_have_biases = false,
      .has_rope_factors = false},
     {.name = "granite",
@@ -48,7 +45,6 @@ constexpr std::array<GgufArchitecture, 8> kArchitectures{{
      .class_name = "GraniteForCausalLM",
      .interleaves_heads = true,
      .qkv_bias = false,
-     .qk_norms = false,
      .may_have_biases = false,
      .has_rope_factors = false},
     {.name = "gemma",
@@ -56,7 +52,6 @@ constexpr std::array<GgufArchitecture, 8> kArchitectures{{
      .class_name = "GemmaForCausalLM",
      .interleaves_heads = false,
      .qkv_bias = false,
-     .qk_norms = false,
      .may_have_biases = false,
      .has_rope_factors = false,
      .gemma = true},
@@ -65,21 +60,101 @@ constexpr std::array<GgufArchitecture, 8> kArchitectures{{
      .class_name = "Gemma2ForCausalLM",
      .interleaves_heads = false,
      .qkv_bias = false,
-     .qk_norms = false,
      .may_have_biases = false,
      .has_rope_factors = false,
      .gemma = true,
-     .post_norms = true},
+     .norms = {.attention_post = "post_attention_layernorm",
+               .mlp = "pre_feedforward_layernorm",
+               .mlp_post = "post_feedforward_layernorm"},
+     .full_interval = 2},
     {.name = "gemma3",
      .model_type = "gemma3_text",
      .class_name = "Gemma3ForCausalLM",
      .interleaves_heads = false,
      .qkv_bias = false,
-     .qk_norms = true,
      .may_have_biases = false,
      .has_rope_factors = false,
      .gemma = true,
-     .post_norms = true},
+     .norms = {.attention_post = "post_attention_layernorm",
+               .mlp = "pre_feedforward_layernorm",
+               .mlp_post = "post_feedforward_layernorm",
+               .query = "self_attn.q_norm",
+               .key = "self_attn.k_norm"},
+     .full_interval = 6},
+    {.name = "olmo2",
+     .model_type = "olmo2",
+     .class_name = "Olmo2ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .norms = {.attention = "",
+               .attention_post = "post_attention_layernorm",
+               .mlp = "",
+               .mlp_post = "post_feedforward_layernorm",
+               .query = "self_attn.q_norm",
+               .key = "self_attn.k_norm"},
+     .joint_head_norms = true,
+     .full_interval = 4,
+     .may_lack_windows = true},
+    {.name = "exaone4",
+     .model_type = "exaone4",
+     .class_name = "Exaone4ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = true,
+     .norms = {.attention = "",
+               .attention_post = "post_attention_layernorm",
+               .mlp = "",
+               .mlp_post = "post_feedforward_layernorm",
+               .query = "self_attn.q_norm",
+               .key = "self_attn.k_norm"},
+     .full_interval = 4,
+     .may_lack_windows = true,
+     .rope_in_windows = true},
+    {.name = "glm4",
+     .model_type = "glm4",
+     .class_name = "Glm4ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .norms = {.attention_post = "post_self_attn_layernorm", .mlp_post = "post_mlp_layernorm"},
+     .neighbours = true,
+     .fused_gate_up = true,
+     .partial_rope = true,
+     .may_have_qkv_biases = true},
+    {.name = "hunyuan-dense",
+     .model_type = "hunyuan_v1_dense",
+     .class_name = "HunYuanDenseV1ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .norms = {.query = "self_attn.query_layernorm", .key = "self_attn.key_layernorm"}},
+    {.name = "command-r",
+     .model_type = "cohere",
+     .class_name = "CohereForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .norms = {.mlp = ""},
+     .layer_norm = true,
+     .neighbours = true},
+    {.name = "cohere2",
+     .model_type = "cohere2",
+     .class_name = "Cohere2ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .norms = {.mlp = ""},
+     .layer_norm = true,
+     .neighbours = true,
+     .full_interval = 4,
+     .rope_in_windows = true},
 }};
 
 // The gain of a norm, under both names.
@@ -95,26 +170,28 @@ class LayerNames {
 
   void add_all() {
     const GgufArchitecture& kind = *sizes_.architecture;
+    const GgufNorms& norms = kind.norms;
     const int64_t hidden = sizes_.hidden, inner = sizes_.inner;
     const int64_t queries = sizes_.heads * sizes_.head_dim, keys = sizes_.kv_heads * sizes_.head_dim;
     const int64_t head_rows = kind.interleaves_heads ? sizes_.head_dim : 0;
-    const bool qkv_bias = kind.qkv_bias || sizes_.attention_biases;
-    add_gain("attn_norm.weight", "input_layernorm.weight", hidden);
+    const bool qkv_bias = kind.qkv_bias || sizes_.qkv_biases;
+    add_gain("attn_norm", norms.attention, hidden);
     add_linear("attn_q", "self_attn.q_proj", queries, hidden, qkv_bias, head_rows);
     add_linear("attn_k", "self_attn.k_proj", keys, hidden, qkv_bias, head_rows);
     add_linear("attn_v", "self_attn.v_proj", keys, hidden, qkv_bias);
-    if (kind.qk_norms) {
-      add_gain("attn_q_norm.weight", "self_attn.q_norm.weight", sizes_.head_dim);
-      add_gain("attn_k_norm.weight", "self_attn.k_norm.weight", sizes_.head_dim);
+    add_gain("attn_q_norm", norms.query, kind.joint_head_norms ? queries : sizes_.head_dim);
+    add_gain("attn_k_norm", norms.key, kind.joint_head_norms ? keys : sizes_.head_dim);
+    add_linear("attn_output", "self_attn.o_proj", hidden, queries, sizes_.o_bias);
+    add_gain("post_attention_norm", norms.attention_post, hidden);
+    add_gain("ffn_norm", norms.mlp, hidden);
+    if (kind.fused_gate_up) {
+      add_linear("ffn_up", "mlp.gate_up_proj", 2 * inner, hidden, sizes_.mlp_biases);
+    } else {
+      add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
+      add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
     }
-    add_linear("attn_output", "self_attn.o_proj", hidden, queries, sizes_.attention_biases);
-    if (kind.post_norms) add_gain("post_attention_norm.weight", "post_attention_layernorm.weight", hidden);
-    add_gain("ffn_norm.weight",
-             kind.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", hidden);
-    add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
-    add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
     add_linear("ffn_down", "mlp.down_proj", hidden, inner, sizes_.mlp_biases);
-    if (kind.post_norms) add_gain("post_ffw_norm.weight", "post_feedforward_layernorm.weight", hidden);
+    add_gain("post_ffw_norm", norms.mlp_post, hidden);
   }
 
  private:
@@ -123,8 +200,11 @@ class LayerNames {
   void add(std::string_view gguf, std::string_view hugging_face, Shape shape, int64_t head_rows = 0) {
     out_.push_back({gguf_name(gguf), model_name(hugging_face), shape, head_rows});
   }
-  void add_gain(std::string_view gguf, std::string_view hugging_face, int64_t size) {
-    out_.push_back(gain(*sizes_.architecture, gguf_name(gguf), model_name(hugging_face), size));
+  // Adds the gain of a norm, if it has a name.
+  void add_gain(std::string_view gguf, std::string_view module, int64_t size) {
+    if (module.empty()) return;
+    out_.push_back(gain(*sizes_.architecture, fmt::format("{}.weight", gguf_name(gguf)),
+                        fmt::format("{}.weight", model_name(module)), size));
   }
   void add_linear(const std::string& gguf, const std::string& hugging_face, int64_t rows, int64_t columns, bool bias,
                   int64_t head_rows = 0) {
@@ -146,6 +226,7 @@ const GgufArchitecture* find_gguf_architecture(std::string_view name) {
 
 const GgufArchitecture* gguf_architecture_of(std::string_view class_name) {
   if (class_name == "MistralForCausalLM") return find_gguf_architecture("llama");
+  if (class_name == "Olmo3ForCausalLM") return find_gguf_architecture("olmo2");
   const auto found = std::ranges::find(kArchitectures, class_name, &GgufArchitecture::class_name);
   return found == kArchitectures.end() ? nullptr : &*found;
 }

@@ -12,39 +12,56 @@
 
 namespace snug {
 
+// Names the modules of a layer's norms in Hugging Face's files; one without a name is not there.
+struct GgufNorms {
+  std::string_view attention = "input_layernorm", attention_post = "", mlp = "post_attention_layernorm", mlp_post = "";
+  std::string_view query = "", key = "";
+};
+
 struct GgufArchitecture {
   std::string_view name;        // general.architecture
   std::string_view model_type;  // of config.json
   std::string_view class_name;  // of config.json, in `architectures`
   bool interleaves_heads;       // files hold rotary pairs (i, i + head_dim / 2) of q and k as neighbours (2 i, 2 i + 1)
   bool qkv_bias;                // always has biases on q, k and v
-  bool qk_norms;                // norms each head of q and k
   bool may_have_biases;         // on all seven linears
   bool has_rope_factors;        // may have a tensor of what each rotary frequency is divided by
   bool gemma = false;           // files hold gains, the model what they are more than 1; GELU in the MLP
-  bool post_norms = false;      // norms what attention and the MLP add
+  GgufNorms norms = {};
+  bool joint_head_norms = false;  // norms of q and k take all heads as one row
+  bool layer_norm = false;        // norms are LayerNorms
+  bool neighbours = false;        // models turn rotary pairs of neighbours, so that files hold q and k as they are
+  bool fused_gate_up = false;     // gate and up are one linear in both formats
+  bool partial_rope = false;      // a part of each head may turn
+  bool may_have_qkv_biases = false;
+  int64_t full_interval = 0;      // of layers with a window every so many-th sees all; 0: none has one
+  bool may_lack_windows = false;  // none of a file's layers may have one
+  bool rope_in_windows = false;   // layers that see all have no rotary embedding where others have a window
 };
 
 // Returns the architecture of a name; null for other names.
 const GgufArchitecture* find_gguf_architecture(std::string_view name);
-// Returns the architecture of a class in config.json's `architectures`; Mistral's is written as llama. Null for others.
+// Returns the architecture of a class in config.json's `architectures`; Mistral's is written as llama, OLMo
+// 3's as olmo2. Null for others.
 const GgufArchitecture* gguf_architecture_of(std::string_view class_name);
 // Returns all names, for messages.
 std::string gguf_architecture_names();
 
-// Returns whether a layer has rotary embedding: every fourth of SmolLM3's has none in llama.cpp, which no key says.
-inline constexpr int64_t kGgufNoRopeInterval = 4;
-inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer) {
-  return kind.name != "smollm3" || (layer + 1) % kGgufNoRopeInterval != 0;
+// Returns whether a layer sees a window, in a model of which some do: llama.cpp knows which, whatever the file says.
+inline bool gguf_layer_has_window(const GgufArchitecture& kind, int64_t layer) {
+  return kind.full_interval > 0 && (layer + 1) % kind.full_interval != 0;
 }
 
-// Whether a layer sees a window: each sixth of Gemma 3's sees all, as llama.cpp has them, and of Gemma 2's the second
-// and those that follow it by twos.
-inline constexpr int64_t kGgufFullInterval = 6;
-inline bool gguf_layer_has_window(const GgufArchitecture& kind, int64_t layer) {
-  if (kind.name == "gemma2") return layer % 2 == 0;
-  return kind.name == "gemma3" && (layer + 1) % kGgufFullInterval != 0;
+// Returns whether a layer has rotary embedding, in a model of which some layers have a window or not: every fourth of
+// SmolLM3's has none in llama.cpp, which no key says.
+inline constexpr int64_t kGgufNoRopeInterval = 4;
+inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer, bool windows) {
+  if (kind.rope_in_windows && windows) return gguf_layer_has_window(kind, layer);
+  return kind.name != "smollm3" || (layer + 1) % kGgufNoRopeInterval != 0;
 }
+// llama.cpp has windows in EXAONE 4 of so many layers alone.
+inline constexpr int64_t kGgufExaoneLayersWithWindows = 64;
+
 // The base of the rotary embedding of Gemma 3's layers with a window.
 inline constexpr double kGgufLocalTheta = 10000;
 
@@ -59,8 +76,8 @@ inline int64_t gguf_score_divisor(const GgufArchitecture& kind, int64_t layers, 
 struct GgufSizes {
   const GgufArchitecture* architecture = nullptr;
   int64_t hidden = 0, inner = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0;
-  bool own_head = false;                              // the output's matrix is not the embedding's
-  bool attention_biases = false, mlp_biases = false;  // on q, k, v and o; on gate, up and down
+  bool own_head = false;  // the output's matrix is not the embedding's
+  bool qkv_biases = false, o_bias = false, mlp_biases = false;
 };
 
 // Names a tensor in both formats.

@@ -23,6 +23,8 @@ const GgufArchitecture& architecture_of(const GgufHeader& header) {
   return *found;
 }
 
+constexpr std::string_view kRopeDimension = "rope.dimension_count";
+
 // Lists keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
 constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "embedding_length",
@@ -51,7 +53,7 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.scale_linear"};
 
 // Those of one architecture.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOwnKeys{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kOwnKeys{{
     {"gemma2", "attn_logit_softcapping"},
     {"gemma2", "final_logit_softcapping"},
     {"granite", "attention.scale"},
@@ -61,6 +63,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOwnKeys{
     {"gemma3", "attention.sliding_window_pattern"},
     {"gemma3", "rope.freq_base_swa"},
     {"gemma3", "final_logit_softcapping"},
+    {"olmo2", "attention.sliding_window_pattern"},
+    {"exaone4", "attention.sliding_window_pattern"},
+    {"cohere2", "attention.sliding_window_pattern"},
+    {"cohere2", "attention.layer_norm_epsilon"},
+    {"cohere2", "logit_scale"},
+    {"command-r", "attention.layer_norm_epsilon"},
+    {"command-r", "logit_scale"},
 }};
 
 // Refuses what changes the mathematics of a dense decoder.
@@ -69,7 +78,7 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   if (header.integer(key("expert_count"), 0, INT64_MAX, 0) != 0) header.fail(key("expert_count"), "0 or nothing");
   if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
   const std::string window = key("attention.sliding_window");
-  if (kind.name != "llama" && !kind.post_norms && header.integer(window, 0, INT64_MAX, 0) != 0)
+  if (kind.name != "llama" && kind.full_interval == 0 && header.integer(window, 0, INT64_MAX, 0) != 0)
     header.fail(window, "0 or nothing");
 }
 
@@ -96,11 +105,12 @@ OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind)
   return scaling;
 }
 
-int64_t find_head_dim(const GgufHeader& header, std::string_view architecture, int64_t hidden, int64_t heads) {
-  const std::string key_length = fmt::format("{}.attention.key_length", architecture);
+int64_t find_head_dim(const GgufHeader& header, const GgufArchitecture& kind, int64_t hidden, int64_t heads) {
+  const std::string key_length = fmt::format("{}.attention.key_length", kind.name);
   const int64_t head_dim = header.integer(key_length, 1, 1 << 20, std::max<int64_t>(1, hidden / heads));
-  for (const char* suffix : {"attention.value_length", "rope.dimension_count"}) {
-    const std::string key = fmt::format("{}.{}", architecture, suffix);
+  for (const std::string_view suffix : {std::string_view("attention.value_length"), kRopeDimension}) {
+    const std::string key = fmt::format("{}.{}", kind.name, suffix);
+    if (kind.partial_rope && suffix == kRopeDimension) continue;
     if (header.integer(key, 1, 1 << 20, head_dim) != head_dim) {
       header.fail(key, fmt::format("{}, the size of a head", head_dim));
     }
@@ -129,10 +139,41 @@ void add_factors(OrderedJson& config, const GgufHeader& header) {
   config["attention_bias"] = config["mlp_bias"] = false;
 }
 
+// The window, and which layers have it. A file may say which they are, by their interval or one by one; llama.cpp knows
+// one pattern of each architecture.
+void add_window_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
+  const auto key = [&](std::string_view suffix) { return fmt::format("{}.attention.{}", kind.name, suffix); };
+  config["sliding_window"] = header.integer(key("sliding_window"), 1, kMaxPosition);
+  std::vector<int64_t> windows;
+  config["layer_types"] = OrderedJson::array();
+  for (int64_t layer = 0; layer < config["num_hidden_layers"]; ++layer) {
+    windows.push_back(gguf_layer_has_window(kind, layer) ? 1 : 0);
+    config["layer_types"].push_back(windows.back() ? "sliding_attention" : "full_attention");
+  }
+  const std::string pattern = key("sliding_window_pattern");
+  if (!header.has_integers(pattern))
+    header.integer(pattern, kind.full_interval, kind.full_interval, kind.full_interval);
+  else if (header.integers(pattern) != windows)
+    header.fail(pattern, fmt::format("true for all layers but each {}th", kind.full_interval));
+}
+
+// OLMo 2 with a window is OLMo 3, whose layers with one have a plain rotary embedding of the base of the others.
+void become_olmo3(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
+  config["architectures"] = {"Olmo3ForCausalLM"};
+  config["model_type"] = "olmo3";
+  add_window_keys(config, header, kind);
+  OrderedJson full = config.contains("rope_scaling") ? config["rope_scaling"] : OrderedJson{{"rope_type", "default"}};
+  full["rope_theta"] = config["rope_theta"];
+  config["rope_parameters"] = {{"full_attention", full},
+                               {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", config["rope_theta"]}}}};
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+}
+
 void add_gemma_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
   config["attention_bias"] = false;
   config["hidden_act"] = config["hidden_activation"] = "gelu_pytorch_tanh";
-  if (!kind.post_norms) return;
+  if (kind.full_interval == 0) return;
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.{}", kind.name, suffix); };
   const auto cap = [&](const char* suffix, double usual) {
     const double found = header.number(key(suffix), usual);
@@ -140,16 +181,12 @@ void add_gemma_keys(OrderedJson& config, const GgufHeader& header, const GgufArc
   };
   const bool third = kind.name == "gemma3";
   const int64_t layers = config["num_hidden_layers"];
-  config["sliding_window"] = header.integer(key("attention.sliding_window"), 1, kMaxPosition);
-  config["layer_types"] = OrderedJson::array();
-  for (int64_t layer = 0; layer < layers; ++layer)
-    config["layer_types"].push_back(gguf_layer_has_window(kind, layer) ? "sliding_attention" : "full_attention");
+  add_window_keys(config, header, kind);
   config["query_pre_attn_scalar"] =
       gguf_score_divisor(kind, layers, config["hidden_size"], config["num_attention_heads"], config["head_dim"]);
   config["attn_logit_softcapping"] = third ? OrderedJson() : cap("attn_logit_softcapping", 50);
   config["final_logit_softcapping"] = cap("final_logit_softcapping", third ? 0 : 30);
   if (!third) return;
-  header.integer(key("attention.sliding_window_pattern"), kGgufFullInterval, kGgufFullInterval, kGgufFullInterval);
   config["rope_local_base_freq"] = header.number(key("rope.freq_base_swa"), kGgufLocalTheta);
 }
 
@@ -170,7 +207,21 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
     config["mlp_bias"] = has_bias("ffn_gate") || has_bias("ffn_down");
   }
   if (kind.name == "qwen2" || kind.name == "qwen3") config["use_sliding_window"] = false;
-  if (kind.name == "qwen3") config["attention_bias"] = false;
+  if (kind.name == "qwen3" || kind.name == "olmo2" || kind.name == "hunyuan-dense") config["attention_bias"] = false;
+  if (kind.may_have_qkv_biases) config["attention_bias"] = has_bias("attn_q");
+  if (kind.partial_rope) {
+    const int64_t head_dim = config["head_dim"];
+    const int64_t turned = header.integer(fmt::format("{}.{}", kind.name, kRopeDimension), 2, head_dim, head_dim);
+    config["partial_rotary_factor"] = static_cast<double>(turned) / static_cast<double>(head_dim);
+  }
+  if (kind.layer_norm) {
+    config["logit_scale"] = header.number(fmt::format("{}.logit_scale", kind.name));
+    config["attention_bias"] = false;
+  }
+  const bool windows = header.integer(window, 0, kMaxPosition, 0) != 0;
+  if (kind.name == "olmo2" && windows) become_olmo3(config, header, kind);
+  if (kind.rope_in_windows && (windows || !kind.may_lack_windows)) add_window_keys(config, header, kind);
+  if (kind.name == "exaone4" && !windows) config["sliding_window"] = nullptr;
   if (kind.name == "granite") add_factors(config, header);
   if (kind.gemma) add_gemma_keys(config, header, kind);
   if (kind.name != "smollm3") return;
@@ -178,7 +229,7 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
   config["no_rope_layer_interval"] = kGgufNoRopeInterval;
   OrderedJson with_rope = OrderedJson::array();
   for (int64_t layer = 0; layer < config["num_hidden_layers"]; ++layer)
-    with_rope.push_back(gguf_layer_has_rope(kind, layer) ? 1 : 0);
+    with_rope.push_back(gguf_layer_has_rope(kind, layer, false) ? 1 : 0);
   config["no_rope_layers"] = std::move(with_rope);
 }
 
@@ -202,10 +253,16 @@ std::string gguf_model_config(const GgufHeader& header) {
   config["num_hidden_layers"] = size("block_count", kMaxLayers);
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] = size("attention.head_count_kv", kMaxPosition, heads);
-  config["head_dim"] = find_head_dim(header, kind.name, hidden, heads);
+  config["head_dim"] = find_head_dim(header, kind, hidden, heads);
   config["vocab_size"] = vocabulary;
   config["max_position_embeddings"] = size("context_length", kMaxPosition);
-  config["rms_norm_eps"] = header.number(fmt::format("{}.attention.layer_norm_rms_epsilon", kind.name));
+  const auto epsilon = [&](std::string_view key) {
+    return header.number(fmt::format("{}.attention.{}", kind.name, key));
+  };
+  if (kind.layer_norm)
+    config["layer_norm_eps"] = epsilon("layer_norm_epsilon");
+  else
+    config["rms_norm_eps"] = epsilon("layer_norm_rms_epsilon");
   config["rope_theta"] = header.number(fmt::format("{}.rope.freq_base", kind.name), 10000.0);
   if (const OrderedJson scaling = rope_scaling(header, kind); !scaling.is_null()) config["rope_scaling"] = scaling;
   config["hidden_act"] = "silu";

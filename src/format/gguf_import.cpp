@@ -163,8 +163,10 @@ ReadableGguf open_gguf(const fs::path& file) {
       .model_type = type,
       .architecture = class_name,
       .gelu = kind.gemma,
+      .epsilon_key = kind.layer_norm ? "layer_norm_eps" : "rms_norm_eps",
       .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "embedding_multiplier",
-                   "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping"}};
+                   "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping",
+                   "logit_scale", "rope_parameters"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {
@@ -186,7 +188,8 @@ ReadableGguf open_gguf(const fs::path& file) {
                          .head_dim = config.head_dim,
                          .vocabulary = config.vocabulary,
                          .own_head = !config.tie_word_embeddings,
-                         .attention_biases = kind.may_have_biases && parsed.value("attention_bias", false),
+                         .qkv_biases = parsed.value("attention_bias", false),
+                         .o_bias = kind.may_have_biases && parsed.value("attention_bias", false),
                          .mlp_biases = kind.may_have_biases && parsed.value("mlp_bias", false)});
   check_tensors(header, kind, names);
   return {std::move(header), std::move(in), std::move(json), std::move(names)};

@@ -13,7 +13,7 @@ namespace snug {
 namespace {
 
 // Sizes beyond these are nonsense in a config, and products of them stay far below 2^63.
-constexpr int64_t kMaxWidth = 1 << 20, kMaxHeads = 1 << 12, kMaxVocabulary = 1 << 24;
+constexpr int64_t kMaxHeads = 1 << 12, kMaxVocabulary = 1 << 24;
 
 constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 
@@ -228,8 +228,9 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   result.gelu = family.gelu;
   result.relu_squared = family.relu_squared;
   parse_sizes(config, family, result);
-  result.rope = parse_rope(config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position},
-                           result.head_dim, result.max_position);
+  result.rope = parse_rope(
+      config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position, family.rope_alpha},
+      result.head_dim, result.max_position);
   refuse_unsupported(config, family);
   result.quantization = parse_bnb(config, result.notes);
   result.rms_norm_eps = config.number(family.epsilon_key, 1e-12, 1, family.rms_norm_eps);

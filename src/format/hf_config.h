@@ -19,6 +19,7 @@ namespace snug {
 
 inline constexpr int64_t kMaxPosition = int64_t{1} << 32;  // Larger lengths are nonsense in a config.
 inline constexpr int64_t kMaxLayers = 1 << 12;
+inline constexpr int64_t kMaxWidth = 1 << 20;
 
 // Describes a family of models as config.json knows it: its names, and the defaults that its configuration class in
 // transformers has for absent keys.
@@ -30,6 +31,7 @@ struct HfFamily {
   int64_t max_position = 2048;
   double rms_norm_eps = 1e-6, rope_theta = 10000;
   double partial_rotary_factor = 1, original_max_position = 0;  // RopeDefaults
+  bool rope_alpha = false;                                      // RopeDefaults::alpha
   bool tie_word_embeddings = false;
   double dropout = 0;  // attention_dropout and residual_dropout
   std::optional<int64_t> bos{}, eos{};

@@ -120,7 +120,14 @@ RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults
   for (const char* other : {"mrope_section", "xdrope_section"})
     if (rope.has(other)) rope.fail(other, "none: positions of a text have one number");
   if (out.type == RopeType::Default) return out;
-  if (out.type == RopeType::Dynamic && rope.has("alpha")) rope.fail("alpha", "none beside type dynamic");
+  if (out.type == RopeType::Dynamic && rope.has("alpha")) {
+    if (!defaults.alpha) rope.fail("alpha", "none beside type dynamic");
+    if (dim < 4) rope.fail("alpha", fmt::format("none for {} elements that turn", dim));
+    const auto width = static_cast<double>(dim);
+    out.theta *= std::pow(rope.number("alpha", 1e-3, kMaxLength), width / (width - 2));
+    out.type = RopeType::Default;
+    return out;
+  }
   if (out.type == RopeType::Dynamic)
     out.original_max_position = static_cast<double>(max_position);
   else if (out.type != RopeType::Linear)

@@ -33,6 +33,8 @@ struct RopeParameters {
   double attention_factor = 1;
   std::vector<double> short_factor{}, long_factor{};
   int64_t dim = 0;  // leading elements of a head that turn, an even number; 0: all
+  // Queries are multiplied by 1 + query_growth ln(1 + floor(position / original_max_position)).
+  double query_growth = 0;
 };
 
 // What a family's configuration class has for keys that are absent.
@@ -40,6 +42,7 @@ struct RopeDefaults {
   double theta = 10000;
   double partial_rotary_factor = 1;  // the share of a head that turns
   double original_max_position = 0;  // 0: max_position_embeddings
+  bool alpha = false;                // type dynamic with a key `alpha` enlarges theta by it once, for all lengths
 };
 
 // Returns the factor of cos and sin by which Yarn makes attention sharper: 0.1 weight ln(scale) + 1.

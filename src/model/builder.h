@@ -87,7 +87,8 @@ class Builder {
   // Returns the normed rows of x, by RMSNorm or LayerNorm, plus the addend if there is one.
   Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
                  std::optional<Value> addend = std::nullopt);
-  // Returns the heads of queries and of keys, each normed by itself; the two results lie side by side.
+  // Returns queries and keys, every head of them normed by itself or, with gains of as many values as they have
+  // columns, all of them together; the two results lie side by side.
   std::pair<View, View> head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm);
   // Returns x W^T + bias (+ adapter) (+ addend).
   Value linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend = std::nullopt);

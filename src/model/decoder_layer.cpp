@@ -17,18 +17,42 @@ Value add_branch(Builder& b, const LayerSpec& spec, Value inner, const Linear& l
   return b.scaled_sum(b.linear(inner, last, ActivationClass::AlwaysRecompute), spec.residual_multiplier, x, sum);
 }
 
+// Returns x, normed where there is a norm.
+Value normed(Builder& b, Value x, const Norm& norm) { return norm.gain == kNoParam ? x : b.rms_norm(x, norm); }
+
+// Queries, keys and values of the layer: columns of one value, or of two.
+struct Heads {
+  View q, k, v;
+};
+
+void rotate(Builder& b, const LayerSpec& spec, const LayerContext& context, const Heads& heads) {
+  if (!spec.rope) return;
+  const auto& [q, k, v] = heads;
+  const Rope op{spec.heads.dim, false, spec.rope_interleaved};
+  if (!context.query_rope_table) return b.rope({q.value, q.begin, k.end}, op, context.positions, context.rope_table);
+  b.rope(q, op, context.positions, *context.query_rope_table);
+  b.rope(k, op, context.positions, context.rope_table);
+}
+
+// Returns queries and keys, normed and rotated, and values of the input of attention.
+Heads heads_of(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x) {
+  const Value qkv = b.linear(x, params.qkv, ActivationClass::Attention);
+  const int64_t queries = spec.heads.query_columns(), keys = spec.heads.key_columns();
+  Heads heads{{qkv, 0, queries}, {qkv, queries, queries + keys}, {qkv, queries + keys, queries + 2 * keys}};
+  if (spec.rope_before_norms) rotate(b, spec, context, heads);
+  if (params.query_norm.gain != kNoParam)
+    std::tie(heads.q, heads.k) = b.head_norms(heads.q, params.query_norm, heads.k, params.key_norm);
+  if (!spec.rope_before_norms) rotate(b, spec, context, heads);
+  return heads;
+}
+
 }  // namespace
 
 Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context,
                     Value x) {
+  const Value input = normed(b, x, params.attention_norm);
+  const auto [q, k, v] = heads_of(b, spec, params, context, input);
   const HeadShape& heads = spec.heads;
-  const Value qkv = b.linear(b.rms_norm(x, params.attention_norm), params.qkv, ActivationClass::Attention);
-  const int64_t queries = heads.query_columns(), keys = heads.key_columns();
-  View q{qkv, 0, queries}, k{qkv, queries, queries + keys};
-  const View v{qkv, queries + keys, queries + 2 * keys};
-  if (params.query_norm.gain != kNoParam) std::tie(q, k) = b.head_norms(q, params.query_norm, k, params.key_norm);
-  if (spec.rope)
-    b.rope({q.value, q.begin, k.end}, {heads.dim, false, spec.rope_interleaved}, context.positions, context.rope_table);
   const double default_scale = 1 / std::sqrt(static_cast<double>(heads.dim));
   const double scale = spec.attention_scale > 0 ? spec.attention_scale : default_scale;
   const Value attention =
@@ -37,7 +61,8 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
                                   context.longest_document, spec.window);
   const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
                              ActivationClass::Residual, x);
-  const Value up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
+  const Value up =
+      b.linear(spec.parallel ? input : normed(b, r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
   const Value h = spec.gated ? b.swiglu(up, spec.gate) : b.activate(up, spec.gate);
   return add_branch(b, spec, h, params.down, params.mlp_post_norm, ActivationClass::Mlp, ActivationClass::LayerBoundary,
                     r);

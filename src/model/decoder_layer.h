@@ -1,5 +1,6 @@
 // The decoder layer of dense families: grouped-query attention, most often with rotary embedding, and an MLP with a
-// gate, each normed before it, or after it too, and added to the residual stream. LayerSpec holds what families vary.
+// gate, each normed before it, after it, or both, and added to the residual stream, one after the other or side by
+// side. LayerSpec holds what families vary.
 #pragma once
 
 #include "model/builder.h"
@@ -9,9 +10,10 @@ namespace snug {
 // Holds what every layer of a pass shares.
 struct LayerContext {
   Operand positions, rope_table;
-  Operand documents;             // training and evaluation
-  int64_t longest_document = 0;  // the most tokens that one of them has
-  std::optional<Operand> cache;  // generating: this layer's keys and values
+  Operand documents;                          // training and evaluation
+  int64_t longest_document = 0;               // the most tokens that one of them has
+  std::optional<Operand> cache;               // generating: this layer's keys and values
+  std::optional<Operand> query_rope_table{};  // where that of queries is not rope_table
 };
 
 // Records the layer: x [T, hidden] -> [T, hidden].

@@ -39,6 +39,13 @@ void add_biases(ModelSpec& model, const JsonObject& json) {
   }
 }
 
+void add_head_norms(ModelSpec& model, const HfConfig& config) {
+  for (LayerSpec& layer : model.layers) {
+    layer.query_norm = {"self_attn.q_norm.weight", config.rms_norm_eps};
+    layer.key_norm = {"self_attn.k_norm.weight", config.rms_norm_eps};
+  }
+}
+
 void leave_out_gates(ModelSpec& model) {
   for (LayerSpec& layer : model.layers) {
     layer.gated = false;
@@ -46,17 +53,66 @@ void leave_out_gates(ModelSpec& model) {
   }
 }
 
-void become_layer_normed(ModelSpec& model, bool plus_one) {
+void become_layer_normed(ModelSpec& model, bool plus_one, bool bias) {
   const auto change = [&](NormSpec& norm) {
     norm.kind = NormKind::Layer;
     norm.plus_one = plus_one;
-    norm.bias = norm.weight.substr(0, norm.weight.rfind('.')) + ".bias";
+    if (bias) norm.bias = norm.weight.substr(0, norm.weight.rfind('.')) + ".bias";
   };
   for (LayerSpec& layer : model.layers) {
     change(layer.attention_norm);
     change(layer.mlp_norm);
   }
   change(model.final_norm);
+}
+
+void move_norms_behind(ModelSpec& model) {
+  for (LayerSpec& layer : model.layers) {
+    layer.attention_post_norm = {"post_attention_layernorm.weight", layer.attention_norm.epsilon};
+    layer.mlp_post_norm = {"post_feedforward_layernorm.weight", layer.mlp_norm.epsilon};
+    layer.attention_norm = layer.mlp_norm = {};
+  }
+}
+
+void become_olmo2(ModelSpec& model, const HfConfig& config, const JsonObject& json) {
+  const bool bias = json.boolean("attention_bias", false);
+  add_head_norms(model, config);
+  for (LayerSpec& layer : model.layers) {
+    layer.joint_head_norms = true;
+    layer.qkv.bias = layer.o.bias = bias;
+  }
+  move_norms_behind(model);
+}
+
+void become_glm(ModelSpec& model, const JsonObject& json) {
+  const bool bias = json.boolean("attention_bias", true);
+  for (LayerSpec& layer : model.layers) {
+    layer.qkv.bias = bias;
+    layer.gate_up.parts = {{"mlp.gate_up_proj", 2 * layer.down.in}};
+    layer.rope_interleaved = true;
+  }
+}
+
+void become_cohere(ModelSpec& model, const JsonObject& json) {
+  become_layer_normed(model, false, false);
+  model.logits_factor = json.number("logit_scale", 1e-6, 1e6, 0.0625);
+  const bool bias = json.boolean("attention_bias", false);
+  for (LayerSpec& layer : model.layers) {
+    layer.parallel = layer.rope_interleaved = true;
+    layer.mlp_norm = {};
+    layer.qkv.bias = layer.o.bias = bias;
+  }
+}
+
+void add_granite_factors(ModelSpec& model, const JsonObject& json) {
+  constexpr double kMostFactor = 1e6;
+  const auto factor = [&](std::string_view key) { return json.number(key, 1 / kMostFactor, kMostFactor, 1.0); };
+  model.embedding_factor = factor("embedding_multiplier");
+  model.logits_factor = 1 / factor("logits_scaling");
+  for (LayerSpec& layer : model.layers) {
+    layer.attention_scale = factor("attention_multiplier");
+    layer.residual_multiplier = factor("residual_multiplier");
+  }
 }
 
 HfFamily gemma_names(std::string_view model_type, std::string_view architecture, int64_t kv_heads,
@@ -124,6 +180,19 @@ std::vector<bool> sliding_layers(const JsonObject& json, size_t layers) {
   std::vector<bool> sliding;
   for (const Json& type : types) sliding.push_back(type == "sliding_attention");
   return sliding;
+}
+
+std::vector<bool> windows_but_every(const JsonObject& json, size_t layers, int64_t every, std::string_view key) {
+  if (json.has("layer_types")) return sliding_layers(json, layers);
+  const auto pattern = static_cast<size_t>(json.integer(key, 1, kMaxLayers, every));
+  std::vector<bool> sliding;
+  for (size_t layer = 0; layer < layers; layer++) sliding.push_back((layer + 1) % pattern != 0);
+  return sliding;
+}
+
+RopeParameters rope_of_windows(const HfConfig& config, const JsonObject& json, double theta) {
+  if (!has_rope_by_layers(json)) return {.theta = theta};
+  return parse_rope(json, {.theta = theta}, config.head_dim, config.max_position, "sliding_attention");
 }
 
 }  // namespace snug

@@ -28,12 +28,33 @@ ModelSpec llama_decoder(const HfConfig& config);
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
+// Norms each head of queries and keys by itself, under the names that most files have.
+void add_head_norms(ModelSpec& model, const HfConfig& config);
+
 // Takes the gate from every layer's MLP: down(activation(up(x))).
 void leave_out_gates(ModelSpec& model);
 
-// Makes LayerNorms with biases of the norms before attention, before the MLP and of the end; with `plus_one` their
-// gains are 1 + the weight.
-void become_layer_normed(ModelSpec& model, bool plus_one);
+// Makes LayerNorms of the norms before attention, before the MLP and of the end; with `plus_one` their gains are 1 +
+// the weight.
+void become_layer_normed(ModelSpec& model, bool plus_one, bool bias = true);
+
+// Takes the norms before attention and the MLP away, and norms what the two add instead.
+void move_norms_behind(ModelSpec& model);
+
+// Makes an OLMo 2 of the model: norms stand behind attention and the MLP, all queries are normed as one row and all
+// keys as another, and `attention_bias` puts biases on q, k, v and o.
+void become_olmo2(ModelSpec& model, const HfConfig& config, const JsonObject& json);
+
+// Makes a GLM-4 of the model: gate and up are one linear in the files, neighbours turn, and q, k and v have biases
+// unless `attention_bias` is false.
+void become_glm(ModelSpec& model, const JsonObject& json);
+
+// Makes a Cohere of the model: attention and the MLP read one LayerNorm without a bias, neighbours turn, `logit_scale`
+// is times the logits, and `attention_bias` puts biases on q, k, v and o.
+void become_cohere(ModelSpec& model, const JsonObject& json);
+
+// Reads Granite's factors of embeddings, scores, branches and logits; an absent one is 1.
+void add_granite_factors(ModelSpec& model, const JsonObject& json);
 
 // Returns the names and defaults of Gemma and its successors, which read `own_keys` besides attention_bias.
 HfFamily gemma_names(std::string_view model_type, std::string_view architecture, int64_t kv_heads,
@@ -56,5 +77,14 @@ void add_chosen_windows(ModelSpec& model, const JsonObject& json);
 
 // Returns for each layer whether `layer_types` gives it a sliding window; the key must be there.
 std::vector<bool> sliding_layers(const JsonObject& json, size_t layers);
+
+// Returns for each layer whether it has a window: as `layer_types` says or, without it, all but each `every`-th, a
+// number that `key` may change.
+std::vector<bool> windows_but_every(const JsonObject& json, size_t layers, int64_t every,
+                                    std::string_view key = "sliding_window_pattern");
+
+// Returns the rotary embedding of layers with a window: that of `rope_parameters` where it has one for each type of
+// layer, else the plain one.
+RopeParameters rope_of_windows(const HfConfig& config, const JsonObject& json, double theta);
 
 }  // namespace snug

@@ -82,13 +82,15 @@ class HeadNormsNode : public Node {
 }  // namespace
 
 std::pair<View, View> Builder::head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm) {
-  const int64_t dim = table_[q_norm.gain].shape.count(), rows = shape(q.value).rows();
-  const int64_t queries = q.end - q.begin, keys = k.end - k.begin;
+  const int64_t rows = shape(q.value).rows(), queries = q.end - q.begin, keys = k.end - k.begin;
+  const auto count = [&](const Norm& norm, int64_t columns) {
+    return rows * columns / table_[norm.gain].shape.count();
+  };
   constexpr ActivationClass tiny = ActivationClass::Tiny;
   const Value normed = record(std::make_unique<HeadNormsNode>(q, q_norm, k, k_norm), {q.value, k.value},
                               {{"qk", {rows, queries + keys}, compute_, ActivationClass::AlwaysRecompute},
-                               {"q_rstd", moments_shape(q_norm, rows * queries / dim), DType::F32, tiny},
-                               {"k_rstd", moments_shape(k_norm, rows * keys / dim), DType::F32, tiny}});
+                               {"q_rstd", moments_shape(q_norm, count(q_norm, queries)), DType::F32, tiny},
+                               {"k_rstd", moments_shape(k_norm, count(k_norm, keys)), DType::F32, tiny}});
   return {{normed, 0, queries}, {normed, queries, queries + keys}};
 }
 

@@ -60,8 +60,9 @@ class TableBuilder {
     layer.group = group();
     layer.attention_norm = norm(prefix, spec.attention_norm, model_.hidden);
     layer.qkv = linear(prefix, "qkv", spec.qkv);
-    layer.query_norm = norm(prefix, spec.query_norm, spec.heads.dim);
-    layer.key_norm = norm(prefix, spec.key_norm, spec.heads.dim);
+    const bool joint = spec.joint_head_norms;
+    layer.query_norm = norm(prefix, spec.query_norm, joint ? spec.heads.query_columns() : spec.heads.dim);
+    layer.key_norm = norm(prefix, spec.key_norm, joint ? spec.heads.key_columns() : spec.heads.dim);
     layer.o = linear(prefix, "o", spec.o);
     layer.attention_post_norm = norm(prefix, spec.attention_post_norm, model_.hidden);
     layer.mlp_norm = norm(prefix, spec.mlp_norm, model_.hidden);

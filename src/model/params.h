@@ -73,9 +73,8 @@ struct Norm {
 // Names a layer's parameters; its LayerSpec says the rest.
 struct LayerParams {
   int group = 0;
-  Norm attention_norm, mlp_norm;
   Linear qkv, o, gate_up, down;
-  Norm query_norm, key_norm, attention_post_norm, mlp_post_norm;  // without gains: none
+  Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post_norm, mlp_post_norm;  // without gains: none
 
   std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
 };

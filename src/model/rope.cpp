@@ -58,12 +58,16 @@ bool is_long(const RopeParameters& rope, int64_t positions) {
          static_cast<double>(positions) > rope.original_max_position;
 }
 
-RopeTable rope_table(const RopeParameters& rope, int64_t dim, int64_t positions) {
+RopeTable rope_table(const RopeParameters& rope, int64_t dim, int64_t positions, bool queries) {
   const double theta = theta_of(rope, dim, positions);
   const YarnRange range = rope.type == RopeType::Yarn ? yarn_range(rope, dim) : YarnRange{};
   const std::vector<double>& factors = is_long(rope, positions) ? rope.long_factor : rope.short_factor;
   RopeTable table;
   table.attention_factor = static_cast<float>(rope.attention_factor);
+  if (queries) {
+    table.growth = static_cast<float>(rope.query_growth);
+    table.growth_length = static_cast<int64_t>(rope.original_max_position);
+  }
   for (int64_t i = 0; i < dim / 2; i++) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
     const auto wave = static_cast<float>(std::pow(theta, static_cast<double>(exponent)));  // over 2 pi

@@ -41,15 +41,15 @@ struct LinearSpec {
   bool bias = false;
 };
 
-// Describes a decoder layer: normed attention, then a normed MLP, each added to the residual stream.
+// Describes a decoder layer: attention, then an MLP, each added to the residual stream.
 struct LayerSpec {
-  NormSpec attention_norm, mlp_norm;
-  HeadShape heads;                // kv_heads divides heads; heads * dim need not be the model's width
-  int64_t window = 0;             // how many tokens a token sees, itself the last; 0: all before it
-  bool rope = true;               // whether queries and keys are rotated by their positions
-  bool rope_interleaved = false;  // whether rope's pairs are neighbours, not an element and one of the other half
+  NormSpec attention_norm, mlp_norm;  // norm what the two read; without a weight: none
+  HeadShape heads;                    // kv_heads divides heads; heads * dim need not be the model's width
+  int64_t window = 0;                 // how many tokens a token sees, itself the last; 0: all before it
+  bool rope = true;                   // whether queries and keys are rotated by their positions
+  bool rope_interleaved = false;      // whether rope's pairs are neighbours, not an element and one of the other half
   LinearSpec qkv, o, gate_up, down;
-  NormSpec query_norm{}, key_norm{};                // norm each head by itself, before rope; without a weight: none
+  NormSpec query_norm{}, key_norm{};                // of queries and of keys; without a weight: none
   double attention_scale = 0;                       // of scores; 0: 1 / sqrt(heads.dim)
   double attention_cap = 0;                         // scores s become cap tanh(s / cap); 0: they stay
   double residual_multiplier = 1;                   // times what attention and the MLP add to the residual stream
@@ -57,6 +57,9 @@ struct LayerSpec {
   Activation gate = Activation::Silu;               // of the MLP's gate or, where it has none, of all of it
   bool local_rope = false;                          // whether the rotary embedding is the model's local one
   bool gated = true;                                // whether the MLP has a gate: gate_up is gate and up, else up alone
+  bool joint_head_norms = false;   // whether query_norm and key_norm take all heads as one row, not each
+  bool rope_before_norms = false;  // whether query_norm and key_norm stand behind the rotary embedding
+  bool parallel = false;           // whether the MLP reads what attention reads; it has no norm of its own
 };
 
 struct ModelSpec {

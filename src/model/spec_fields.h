@@ -43,7 +43,7 @@ void visit_fields(R& shape, Visit&& visit) {
 template <RecordOf<RopeParameters> R, class Visit>
 void visit_fields(R& rope, Visit&& visit) {
   auto& [theta, type, factor, low_freq_factor, high_freq_factor, original_max_position, beta_fast, beta_slow, truncate,
-         attention_factor, short_factor, long_factor, dim] = rope;
+         attention_factor, short_factor, long_factor, dim, query_growth] = rope;
   visit("theta", theta);
   visit("type", type);
   visit("factor", factor);
@@ -57,13 +57,14 @@ void visit_fields(R& rope, Visit&& visit) {
   visit("short_factor", short_factor);
   visit("long_factor", long_factor);
   visit("dim", dim);
+  visit("query_growth", query_growth);
 }
 
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
          attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
-         gated] = layer;
+         gated, joint_head_norms, rope_before_norms, parallel] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -84,6 +85,9 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("gate", gate);
   visit("local_rope", local_rope);
   visit("gated", gated);
+  visit("joint_head_norms", joint_head_norms);
+  visit("rope_before_norms", rope_before_norms);
+  visit("parallel", parallel);
 }
 
 // Leaves out the layers, whose fields add_fields() adds one by one, and how long the model's documents were.

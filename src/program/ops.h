@@ -79,10 +79,13 @@ struct HeadShape {
   int64_t key_columns() const { return kv_heads * dim; }
 };
 
-// cos and sin of rotary angles, times a factor: table w [P, 2 n] fp32, row p is cos(p f_0..f_{n-1}) then sin(...).
+// cos and sin of rotary angles, times a factor: table w [P, 2 n] fp32, row p is cos(p f_0..f_{n-1}) then sin(...). With
+// `growth` the factor of row p is (1 + growth ln(1 + floor(p / growth_length))) times as large.
 struct RopeTable {
   std::vector<float> frequencies{};
   float attention_factor = 1;
+  float growth = 0;
+  int64_t growth_length = 0;
 };
 
 // Rotary embedding (Su et al., arXiv:2104.09864) of heads of `dim` elements side by side, in place, of which the first

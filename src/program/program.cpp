@@ -38,7 +38,9 @@ constexpr auto describe(const AdaptedGemm&) {
 }
 constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_backward", "scale", "parts"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
-constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "attention_factor"); }
+constexpr auto describe(const RopeTable&) {
+  return describe_as("rope_table", "frequencies", "attention_factor", "growth", "growth_length");
+}
 constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved"); }
 constexpr auto describe(const Attention&) {
   return describe_as("attention", "shape", "scale", "longest", "window", "cap", "chunk", "value_dim", "bidirectional",
@@ -191,7 +193,7 @@ std::string field_text(std::string_view field, const T& value) {
   else if constexpr (std::is_enum_v<T>)
     return fmt::format(" {}", name(value));
   else
-    return value == T{} && (field == "cap" || field == "chunk" || field == "value_dim")
+    return value == T{} && (field == "cap" || field == "chunk" || field == "value_dim" || field.starts_with("growth"))
                ? ""
                : fmt::format(" {}={}", field, value);
 }

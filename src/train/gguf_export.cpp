@@ -94,8 +94,11 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
   writer.add_u32(key("attention.head_count_kv"), static_cast<uint64_t>(sizes.kv_heads));
   writer.add_u32(key("attention.key_length"), static_cast<uint64_t>(sizes.head_dim));
   writer.add_u32(key("attention.value_length"), static_cast<uint64_t>(sizes.head_dim));
-  writer.add_f32(key("attention.layer_norm_rms_epsilon"), spec.final_norm.epsilon);
-  writer.add_u32(key("rope.dimension_count"), static_cast<uint64_t>(sizes.head_dim));
+  writer.add_f32(
+      key(sizes.architecture->layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
+      spec.final_norm.epsilon);
+  writer.add_u32(key("rope.dimension_count"),
+                 static_cast<uint64_t>(spec.rope.dim > 0 ? spec.rope.dim : sizes.head_dim));
   writer.add_f32(key("rope.freq_base"), spec.rope.theta);
   writer.add_u32(key("vocab_size"), static_cast<uint64_t>(sizes.vocabulary));
   if (spec.rope.type == RopeType::Linear || spec.rope.type == RopeType::Yarn) {
@@ -113,6 +116,7 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
     writer.add_f32(key("attn_logit_softcapping"), spec.layers[0].attention_cap);
     writer.add_f32(key("final_logit_softcapping"), spec.logits_cap);
   }
+  if (sizes.architecture->layer_norm) writer.add_f32(key("logit_scale"), spec.logits_factor);
   if (kind != "granite") return;
   writer.add_f32(key("attention.scale"), spec.layers[0].attention_scale);
   writer.add_f32(key("embedding_scale"), spec.embedding_factor);

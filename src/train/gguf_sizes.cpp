@@ -1,5 +1,6 @@
 #include "train/gguf_sizes.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -22,6 +23,14 @@ void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const
                kind.name);
 }
 
+// Refuses layers with a window whose rotary embedding is not a plain one of this base.
+void refuse_local_rope(const ModelSpec& spec, double theta, const std::string& source) {
+  if (spec.local_rope.type != RopeType::Default || spec.local_rope.theta != theta)
+    user_error(
+        "{}: found layers with a window whose rotary embedding is of type {} and base {:g}, expected {} in a GGUF file",
+        source, name(spec.local_rope.type), spec.local_rope.theta, theta);
+}
+
 // What llama.cpp takes for granted of Gemma 2's and 3's attention.
 void refuse_scores(const ModelSpec& spec, const GgufArchitecture& kind, const std::string& source) {
   const LayerSpec& layer = spec.layers.at(0);
@@ -32,11 +41,7 @@ void refuse_scores(const ModelSpec& spec, const GgufArchitecture& kind, const st
                1 / (layer.attention_scale * layer.attention_scale), divisor);
   if (kind.name == "gemma2" && (layer.attention_cap == 0 || spec.logits_cap == 0))
     user_error("{}: found scores or logits without a soft cap, expected both in a GGUF file", source);
-  if (kind.name != "gemma3") return;
-  if (spec.local_rope.type != RopeType::Default || spec.local_rope.theta != kGgufLocalTheta)
-    user_error(
-        "{}: found layers with a window whose rotary embedding is of type {} and base {:g}, expected {} in a GGUF file",
-        source, name(spec.local_rope.type), spec.local_rope.theta, kGgufLocalTheta);
+  if (kind.name == "gemma3") refuse_local_rope(spec, kGgufLocalTheta, source);
 }
 
 }  // namespace
@@ -50,41 +55,50 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   if (config.quantization)
     user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
   refuse_rope(spec.rope, *kind, source);
-  if (spec.rope.dim > 0)
+  if (spec.rope.dim > 0 && !kind->partial_rope)
     user_error(
         "{}, key 'partial_rotary_factor': found a rotary embedding of {} of a head's {} elements, expected all of "
         "them in GGUF's {}",
         source, spec.rope.dim, spec.layers.at(0).heads.dim, kind->name);
   const LayerSpec& first = spec.layers.at(0);
-  if (kind->post_norms) refuse_scores(spec, *kind, source);
-  const bool windows = spec.architecture == "MistralForCausalLM";
+  if (kind->gemma && kind->full_interval > 0) refuse_scores(spec, *kind, source);
+  if (spec.architecture == "Olmo3ForCausalLM") refuse_local_rope(spec, spec.rope.theta, source);
+  const bool everywhere = spec.architecture == "MistralForCausalLM";
+  const bool windows =
+      !kind->may_lack_windows || std::ranges::any_of(spec.layers, [](const LayerSpec& l) { return l.window > 0; });
+  if (kind->name == "exaone4" && windows && std::ssize(spec.layers) != kGgufExaoneLayersWithWindows)
+    user_error("{}: found {} layers, some with a window, expected {} of these in GGUF's exaone4", source,
+               spec.layers.size(), kGgufExaoneLayersWithWindows);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const auto refuse = [&](std::string_view what) {
       user_error("{}: layer {} {}, which GGUF's {} has no form for", source, i, what, kind->name);
     };
-    const bool sees_window = gguf_layer_has_window(*kind, static_cast<int64_t>(i));
-    if (layer.window != 0 && !windows && !sees_window) refuse(fmt::format("sees {} tokens", layer.window));
+    const bool sees_window = windows && gguf_layer_has_window(*kind, static_cast<int64_t>(i));
+    if (layer.window != 0 && !everywhere && !sees_window) refuse(fmt::format("sees {} tokens", layer.window));
     if (sees_window && layer.window == 0) refuse("sees all tokens");
-    if (layer.local_rope != (sees_window && kind->name == "gemma3"))
+    if (layer.local_rope != (sees_window && (kind->name == "gemma3" || kind->name == "olmo2")))
       refuse("has the rotary embedding of another kind of layer");
-    if (layer.rope != gguf_layer_has_rope(*kind, static_cast<int64_t>(i)))
+    if (layer.rope != gguf_layer_has_rope(*kind, static_cast<int64_t>(i), windows))
       refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
-    if (layer.rope_interleaved) refuse("turns neighbours");
+    if (layer.rope_interleaved != kind->neighbours)
+      refuse(layer.rope_interleaved ? "turns neighbours" : "turns halves");
     if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");
     if (layer.gate_up.bias && !kind->may_have_biases) refuse("has biases in its MLP");
-    if (layer.qkv.bias && !kind->may_have_biases && !kind->qkv_bias) refuse("has biases on q, k and v");
+    if (layer.qkv.bias && !kind->may_have_biases && !kind->qkv_bias && !kind->may_have_qkv_biases)
+      refuse("has biases on q, k and v");
   }
   return {.architecture = kind,
           .hidden = spec.hidden,
-          .inner = first.gate_up.parts.at(0).rows,
+          .inner = first.down.in,
           .layers = static_cast<int64_t>(spec.layers.size()),
           .heads = first.heads.heads,
           .kv_heads = first.heads.kv_heads,
           .head_dim = first.heads.dim,
           .vocabulary = spec.vocabulary,
           .own_head = !spec.tied,
-          .attention_biases = kind->may_have_biases && first.o.bias,
+          .qkv_biases = first.qkv.bias,
+          .o_bias = first.o.bias,
           .mlp_biases = first.gate_up.bias};
 }
 

@@ -128,8 +128,15 @@ Matrix<S> swiglu(const Matrix<S>& gate_up, Activation activation = Activation::S
   return h;
 }
 
+// The factor of a position's row in a table of rotary angles.
+inline double rope_factor(const RopeTable& table, int64_t position) {
+  if (table.growth == 0) return table.attention_factor;
+  const double lengths = std::floor(static_cast<double>(position) / static_cast<double>(table.growth_length));
+  return table.attention_factor * (1 + table.growth * std::log(1 + lengths));
+}
+
 // Turns queries and keys of qkv [T, width] by their positions: halves of the first elements of each head, or
-// neighbours.
+// neighbours. A table that grows does so for queries.
 template <class S>
 Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> positions, const RopeTable& table,
                bool interleaved = false) {
@@ -138,7 +145,8 @@ Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> p
     for (int64_t h = 0; h < shape.heads + shape.kv_heads; h++)
       for (int64_t i = 0; i < half; i++) {
         const double angle = static_cast<double>(at(positions, t)) * at(table.frequencies, i);
-        const S c = std::cos(angle) * table.attention_factor, s = std::sin(angle) * table.attention_factor;
+        const double factor = h < shape.heads ? rope_factor(table, at(positions, t)) : table.attention_factor;
+        const S c = std::cos(angle) * factor, s = std::sin(angle) * factor;
         S& first = qkv(t, h * shape.dim + (interleaved ? 2 * i : i));
         S& second = qkv(t, h * shape.dim + (interleaved ? 2 * i + 1 : i + half));
         const S x1 = first, x2 = second;
@@ -247,12 +255,12 @@ struct Linear {
 
 template <class S>
 struct Block {
-  std::vector<S> attention_norm, mlp_norm;                // [hidden]
+  std::vector<S> attention_norm, mlp_norm;                // [hidden], or none
   Linear<S> q, k, v, o;                                   // in: hidden; o from heads dim to hidden
   Linear<S> gate, up, down;                               // hidden to F, F to hidden
   int64_t window = 0;                                     // of attention
   bool rope = true;                                       // of queries and keys
-  std::vector<S> query_norm{}, key_norm{};                // of each of their heads, or none
+  std::vector<S> query_norm{}, key_norm{};                // of each of their heads, of all as one row, or none
   double scale = 0;                                       // of scores; 0: 1 / sqrt(dim)
   double cap = 0;                                         // of scores; 0: none
   double residual_multiplier = 1;                         // of what is added to the residual stream
@@ -262,6 +270,8 @@ struct Block {
   bool rope_interleaved = false;                          // neighbours turn together
   std::vector<S> attention_norm_bias{}, mlp_norm_bias{};  // of LayerNorms
   bool gated = true;                                      // whether the MLP has a gate
+  bool rope_before_norms = false;                         // of queries and keys
+  bool parallel = false;                                  // whether the MLP reads what attention reads
 };
 
 template <class S>
@@ -308,6 +318,15 @@ Matrix<S> beside(std::initializer_list<Matrix<S>> parts) {
   return all;
 }
 
+// Columns [begin, end).
+template <class S>
+Matrix<S> columns_of(const Matrix<S>& x, int64_t begin, int64_t end) {
+  Matrix<S> part(x.rows, end - begin);
+  for (int64_t r = 0; r < x.rows; r++)
+    for (int64_t c = begin; c < end; c++) part(r, c - begin) = x(r, c);
+  return part;
+}
+
 // a + factor b.
 template <class S>
 Matrix<S> sum(Matrix<S> a, const Matrix<S>& b, double factor = 1) {
@@ -321,10 +340,11 @@ Matrix<S> scaled(Matrix<S> a, double factor) {
   return a;
 }
 
-// The norm before a branch or at the end.
+// The norm before a branch or at the end; x where there is none.
 template <class S>
 Matrix<S> normed(const Decoder<S>& model, const Matrix<S>& x, const std::vector<S>& weight,
                  const std::vector<S>& bias) {
+  if (weight.empty()) return x;
   return model.layer_norm ? layer_norm(x, weight, bias, model.epsilon, model.more)
                           : rms_norm(x, weight, model.epsilon, model.more);
 }
@@ -336,19 +356,24 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
     return weight.empty() ? from : rms_norm(from, weight, model.epsilon, model.more);
   };
   const Matrix<S> n1 = normed(model, x, block.attention_norm, block.attention_norm_bias);
-  Matrix<S> queries = linear(block.q, n1), keys = linear(block.k, n1);
+  Matrix<S> qkv = beside({linear(block.q, n1), linear(block.k, n1), linear(block.v, n1)});
+  const auto rotate = [&] {
+    if (block.rope)
+      qkv = rope(std::move(qkv), model.heads, batch.positions, block.local_rope ? model.local_rope : model.rope,
+                 block.rope_interleaved);
+  };
+  if (block.rope_before_norms) rotate();
   if (!block.query_norm.empty()) {
-    queries = norm_heads(std::move(queries), block.query_norm, model.epsilon, model.more);
-    keys = norm_heads(std::move(keys), block.key_norm, model.epsilon, model.more);
+    const int64_t q = model.heads.query_columns(), k = q + model.heads.key_columns();
+    qkv = beside({norm_heads(columns_of(qkv, 0, q), block.query_norm, model.epsilon, model.more),
+                  norm_heads(columns_of(qkv, q, k), block.key_norm, model.epsilon, model.more),
+                  columns_of(qkv, k, qkv.cols)});
   }
-  Matrix<S> qkv = beside({queries, keys, linear(block.v, n1)});
-  if (block.rope)
-    qkv = rope(std::move(qkv), model.heads, batch.positions, block.local_rope ? model.local_rope : model.rope,
-               block.rope_interleaved);
+  if (!block.rope_before_norms) rotate();
   const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window, block.cap).out;
   const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.residual_multiplier);
-  const Matrix<S> n2 = normed(model, r, block.mlp_norm, block.mlp_norm_bias);
+  const Matrix<S> n2 = block.parallel ? n1 : normed(model, r, block.mlp_norm, block.mlp_norm_bias);
   Matrix<S> h = linear(block.up, n2);
   if (block.gated)
     h = swiglu(beside({linear(block.gate, n2), h}), block.activation);

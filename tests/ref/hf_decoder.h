@@ -49,7 +49,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   Decoder<S> model;
   model.heads = spec.layers.at(0).heads;
   const int64_t turned = spec.rope.dim > 0 ? spec.rope.dim : model.heads.dim;
-  model.rope = rope_table(spec.rope, turned, 1);
+  model.rope = rope_table(spec.rope, turned, 1, true);
   model.local_rope = rope_table(spec.local_rope, turned, 1);
   model.more = spec.final_norm.plus_one;
   model.layer_norm = spec.final_norm.kind == NormKind::Layer;
@@ -90,9 +90,9 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             part("self_attn.k_proj", "self_attn.qkv_proj", q, k),
                             part("self_attn.v_proj", "self_attn.qkv_proj", k, v),
                             linear("self_attn.o_proj"),
-                            layer.gated ? part("mlp.gate_proj", "mlp.gate_up_proj", 0, ffn) : Linear<S>(),
-                            part("mlp.up_proj", "mlp.gate_up_proj", ffn, 2 * ffn),
-                            linear("mlp.down_proj"),
+                            layer.gated ? part("mlp.gate_proj", layer.gate_up.parts[0].module, 0, ffn) : Linear<S>(),
+                            part("mlp.up_proj", layer.gate_up.parts[0].module, ffn, 2 * ffn),
+                            linear(layer.down.parts[0].module),
                             layer.window,
                             layer.rope,
                             norm(layer.query_norm),
@@ -107,7 +107,9 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             layer.rope_interleaved,
                             bias(layer.attention_norm),
                             bias(layer.mlp_norm),
-                            layer.gated});
+                            layer.gated,
+                            layer.rope_before_norms,
+                            layer.parallel});
   }
   return model;
 }

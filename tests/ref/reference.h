@@ -130,8 +130,8 @@ class Reference {
     for (int64_t p = 0; p < o_[0].rows(); p++)
       for (int64_t i = 0; i < half; i++) {
         const double angle = static_cast<double>(p) * at(op.frequencies, i);
-        o_[0](p, i) = std::cos(angle) * op.attention_factor;
-        o_[0](p, i + half) = std::sin(angle) * op.attention_factor;
+        o_[0](p, i) = std::cos(angle) * rope_factor(op, p);
+        o_[0](p, i + half) = std::sin(angle) * rope_factor(op, p);
       }
   }
 

@@ -1,4 +1,5 @@
 snug_test(parity_test ROOMS train)
+snug_test(switches_test ROOMS train)
 snug_test(block_grad_test ROOMS train)
 snug_test(strategy_test ROOMS train)
 snug_test(arrangement_test ROOMS train)

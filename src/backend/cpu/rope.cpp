@@ -19,6 +19,12 @@ void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t pa
   }
 }
 
+float factor_of_row(const RopeTable& table, int64_t position) {
+  if (table.growth == 0) return table.attention_factor;
+  const auto lengths = static_cast<double>(position / table.growth_length);
+  return table.attention_factor * static_cast<float>(1 + static_cast<double>(table.growth) * std::log(1 + lengths));
+}
+
 }  // namespace
 
 Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
@@ -30,10 +36,11 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
     const Rows<float> rows(table);
     const int64_t half = table.cols() / 2;
     share_rows(table.rows(), table.cols(), [&](int64_t position) {
+      const float factor = factor_of_row(attrs, position);
       for (int64_t i = 0; i < half; i++) {
         const float angle = static_cast<float>(position) * attrs.frequencies[static_cast<size_t>(i)];
-        rows[position][i] = static_cast<float>(std::cos(static_cast<double>(angle))) * attrs.attention_factor;
-        rows[position][i + half] = static_cast<float>(std::sin(static_cast<double>(angle))) * attrs.attention_factor;
+        rows[position][i] = static_cast<float>(std::cos(static_cast<double>(angle))) * factor;
+        rows[position][i + half] = static_cast<float>(std::sin(static_cast<double>(angle))) * factor;
       }
     });
   };

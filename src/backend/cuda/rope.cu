@@ -12,13 +12,18 @@ struct Frequencies {
 };
 
 __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t half,
-                                  const __grid_constant__ Frequencies frequencies, float attention_factor) {
+                                  const __grid_constant__ Frequencies frequencies, float attention_factor, float growth,
+                                  int64_t growth_length) {
   const int64_t position = blockIdx.x;
   if (position >= positions) return;
+  float factor = attention_factor;
+  if (growth != 0)
+    factor *=
+        static_cast<float>(1 + static_cast<double>(growth) * log(1 + static_cast<double>(position / growth_length)));
   for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
     const double angle = static_cast<double>(static_cast<float>(position) * frequencies.f[i]);
-    *table.at(position, i) = static_cast<float>(cos(angle)) * attention_factor;
-    *table.at(position, i + half) = static_cast<float>(sin(angle)) * attention_factor;
+    *table.at(position, i) = static_cast<float>(cos(angle)) * factor;
+    *table.at(position, i + half) = static_cast<float>(sin(angle)) * factor;
   }
 }
 
@@ -70,9 +75,10 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t s
   operands.done();
   Frequencies frequencies{};
   std::ranges::copy(attrs.frequencies, frequencies.f);
-  return [table, frequencies, attention_factor = attrs.attention_factor, stream](const RuntimeScalars&) {
+  return [table, frequencies, attention_factor = attrs.attention_factor, growth = attrs.growth,
+          length = attrs.growth_length, stream](const RuntimeScalars&) {
     rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(
-        Rows<float>(table), table.rows(), table.cols() / 2, frequencies, attention_factor);
+        Rows<float>(table), table.rows(), table.cols() / 2, frequencies, attention_factor, growth, length);
     check_launch("rope_table");
   };
 }

@@ -7,12 +7,7 @@ namespace {
 
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
-  const bool bias = json.boolean("attention_bias", true);
-  for (LayerSpec& layer : model.layers) {
-    layer.qkv.bias = bias;
-    layer.gate_up.parts = {{"mlp.gate_up_proj", 2 * layer.down.in}};
-    layer.rope_interleaved = true;
-  }
+  become_glm(model, json);
   return model;
 }
 

@@ -4,18 +4,10 @@
 namespace snug::families {
 namespace {
 
-constexpr double kMostFactor = 1e6;
-
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
   add_biases(model, json);
-  const auto factor = [&](std::string_view key) { return json.number(key, 1 / kMostFactor, kMostFactor, 1.0); };
-  model.embedding_factor = factor("embedding_multiplier");
-  model.logits_factor = 1 / factor("logits_scaling");
-  for (LayerSpec& layer : model.layers) {
-    layer.attention_scale = factor("attention_multiplier");
-    layer.residual_multiplier = factor("residual_multiplier");
-  }
+  add_granite_factors(model, json);
   return model;
 }
 

@@ -6,11 +6,8 @@ namespace {
 
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
-  for (LayerSpec& layer : model.layers) {
-    layer.query_norm = {"self_attn.q_norm.weight", config.rms_norm_eps};
-    layer.key_norm = {"self_attn.k_norm.weight", config.rms_norm_eps};
-    layer.qkv.bias = layer.o.bias = json.boolean("attention_bias", false);
-  }
+  add_head_norms(model, config);
+  for (LayerSpec& layer : model.layers) layer.qkv.bias = layer.o.bias = json.boolean("attention_bias", false);
   add_chosen_windows(model, json);
   return model;
 }

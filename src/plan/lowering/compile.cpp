@@ -85,7 +85,8 @@ class Compiler {
              spec_.numerics,
              spec_.strategy,
              make_rope_table("rope_table", spec_.model.rope),
-             make_local_rope_table()} {
+             make_local_rope_table(),
+             make_query_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
           spec.cut.ranks);
     check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
@@ -186,6 +187,11 @@ class Compiler {
   std::optional<Operand> make_local_rope_table() {
     if (std::ranges::none_of(spec_.model.layers, &LayerSpec::local_rope)) return std::nullopt;
     return make_rope_table("local_rope_table", spec_.model.local_rope);
+  }
+
+  std::optional<Operand> make_query_rope_table() {
+    if (spec_.model.rope.query_growth == 0) return std::nullopt;
+    return make_rope_table("query_rope_table", spec_.model.rope);
   }
 
   bool trains() const { return spec_.purpose == Purpose::Train; }

@@ -16,6 +16,7 @@ struct JobContext {
   const Strategy& strategy;
   Operand rope_table;                       // [P, columns of a head that turn] fp32, persistent
   std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
+  std::optional<Operand> query_rope_table;  // of queries, where they grow with their positions
 
   const Operand& rope_table_of(size_t layer) const {
     return model.layers[layer].local_rope ? local_rope_table.value() : rope_table;

@@ -39,11 +39,12 @@ class Loader {
       : job_(job), e_(job.set, program, job.facts), sources_(sources), file_bytes_(file_bytes) {}
 
   void emit() {
-    const auto fill = [&](std::string_view site, const RopeParameters& rope, const Operand& table) {
-      e_.op(site, rope_table(rope, table.shape.cols(), table.shape.rows()), {write(table)});
+    const auto fill = [&](std::string_view site, const RopeParameters& rope, const Operand& table, bool queries) {
+      e_.op(site, rope_table(rope, table.shape.cols(), table.shape.rows(), queries), {write(table)});
     };
-    fill("rope_table", job_.model.rope, job_.rope_table);
-    if (job_.local_rope_table) fill("local_rope_table", job_.model.local_rope, *job_.local_rope_table);
+    fill("rope_table", job_.model.rope, job_.rope_table, false);
+    if (job_.local_rope_table) fill("local_rope_table", job_.model.local_rope, *job_.local_rope_table, false);
+    if (job_.query_rope_table) fill("query_rope_table", job_.model.rope, *job_.query_rope_table, true);
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));
     for (size_t i = 0; i < job_.table.params.size(); i++)

@@ -60,7 +60,8 @@ HeadParams head_params(const JobContext& job) {
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
-  return {batch.positions, job.rope_table_of(layer), batch.documents, cut.sequence_length, std::nullopt};
+  return {batch.positions, job.rope_table_of(layer), batch.documents, cut.sequence_length,
+          std::nullopt,    job.query_rope_table};
 }
 
 namespace {
@@ -144,7 +145,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   e.scope("tokens");
   const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
   const Value x = forward(job, b, placement, arrays.ids, [&](size_t layer) -> LayerContext {
-    return {arrays.positions, job.rope_table_of(layer), {}, 0, caches[layer]};
+    return {arrays.positions, job.rope_table_of(layer), {}, 0, caches[layer], job.query_rope_table};
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);
