@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
@@ -62,6 +63,22 @@ ADAPTERS = {
                                "ensure_weight_tying": True}, None),
     "biases": ("tied", {"target_modules": ["q_proj", "o_proj"], "bias": "all"}, None),
 }  # fmt: skip
+
+# By run: what is trained and from where, as an adapter's name or as parts of a base whose names hold one of some texts,
+# and how much faster LoRA+ trains halves B.
+RUNS = {
+    **{name: (name, None, 1) for name in ("plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear",
+                                          "tied_saved_embedding", "tied_saved_head", "tied_together")},
+    "plain_plus": ("plain", None, 16),
+    "uneven_plus": ("uneven", None, 4),
+    "full_last": ("own_head", ["layers.1.", "model.norm", "lm_head"], 1),
+    "full_embedding": ("own_head", ["embed_tokens"], 1),
+    "full_tied_embedding": ("tied", ["embed_tokens"], 1),
+    "full_head": ("own_head", ["lm_head"], 1),
+    "full_norm": ("tied", ["model.norm"], 1),
+    "full_some": ("tied", ["k_proj", "layers.0.mlp.gate_proj"], 1),
+}  # fmt: skip
+STEPS, RATE, DECAY = 10, 1e-3, 0.1
 
 # The same adapter under the names that trainers and wrappers leave in its file.
 RENAMED = {
@@ -124,6 +141,43 @@ def make_adapter(root, name, samples):
     return value
 
 
+def train(root, run, samples):
+    """STEPS steps of AdamW over all samples, with weight decay on matrices; the losses and gradient norms."""
+    where, parts, ratio = RUNS[run]
+    if parts is None:
+        model = PeftModel.from_pretrained(base_of(root / ADAPTERS[where][0], None), root / where, is_trainable=True)
+    else:
+        model = base_of(root / where, None)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(any(part in name for part in parts))
+    model.eval()
+    groups = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((ratio if "lora_B" in name else 1, DECAY if parameter.dim() > 1 else 0), []).append(parameter)
+    optimizer = torch.optim.AdamW([{"params": parameters, "lr": RATE * factor, "weight_decay": decay}
+                                   for (factor, decay), parameters in groups.items()])  # fmt: skip
+    if ratio > 1:  # peft's own choice of what has another rate
+        theirs = create_loraplus_optimizer(model, torch.optim.AdamW, lr=RATE, loraplus_lr_ratio=ratio)
+        faster = {id(p) for group in theirs.param_groups if group["lr"] > RATE for p in group["params"]}
+        assert faster == {id(p) for (factor, _), group in groups.items() if factor > 1 for p in group}
+    result = {"loss": [], "grad_norm": []}
+    tokens = sum(len(ids) - 1 for ids in samples)
+    for _ in range(STEPS):
+        total = 0.0
+        for ids in samples:
+            logits = model(input_ids=torch.tensor([ids])).logits[0, :-1]
+            value = F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum") / tokens
+            value.backward()
+            total += value.item()
+        parameters = [p for group in groups.values() for p in group]
+        result["loss"].append(total)
+        result["grad_norm"].append(torch.nn.utils.clip_grad_norm_(parameters, 1.0).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return result
+
+
 def main():
     root = fresh(pathlib.Path(sys.argv[1]))
     samples = make_samples()
@@ -144,6 +198,7 @@ def main():
         tensors = load_file(path)
         save_file({rename(key): value for key, value in tensors.items()}, path, metadata={"format": "pt"})
         expected[name] = expected["plain"]
+    (root / "trained.json").write_text(json.dumps({run: train(root, run, samples) for run in RUNS}, indent=2) + "\n")
     (root / "expected.json").write_text(json.dumps(expected, indent=2) + "\n")
 
 

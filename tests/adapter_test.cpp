@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "cli/job.h"
+#include "cli/rules.h"
 #include "expect_error.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
@@ -228,11 +229,8 @@ TEST(Adapters, OfExpressionsAndLayersAreContinuedAsListsOfNames) {
   EXPECT_NO_THROW(make_job(Changed("wrapped").options(), Purpose::Train));
 }
 
-TEST(Adapters, WithMoreThanEvenHalvesAreNotTrained) {
-  Changed("uneven").refused("key 'rank_pattern': training", Purpose::Train);
-  Changed("uneven").set("rank_pattern", nullptr).refused("key 'alpha_pattern'", Purpose::Train);
-  Changed("saved").refused("key 'modules_to_save': training", Purpose::Train);
-  Changed("grown").refused("beside the adapter: training it is not supported yet", Purpose::Train);
+TEST(Adapters, WithRowsOfTokensOrBiasesAreNotTrained) {
+  Changed("grown").refused("which modules_to_save does not name: training on it is not supported yet", Purpose::Train);
   Changed("tokens").refused("key 'trainable_token_indices': training", Purpose::Train);
   Changed("biases").refused("key 'bias': training", Purpose::Train);
 }

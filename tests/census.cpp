@@ -118,8 +118,8 @@ JobSpec large(const std::string& config, bool lora, int ranks, int zero) {
   spec.model = read_model_config(model).spec;
   spec.model.layers.resize(4);
   if (lora) {
-    spec.adapter = PeftConfig{.rank = 16, .alpha = 32, .target_modules = linear_names(spec.model)};
-    spec.table = lora_parameters(spec.model, *spec.adapter, true);
+    spec.rules.adapter = PeftConfig{.rank = 16, .alpha = 32, .target_modules = linear_names(spec.model)};
+    spec.table = lora_parameters(spec.model, *spec.rules.adapter, true);
   } else {
     spec.table = full_parameters(spec.model, true);
   }

@@ -29,6 +29,11 @@ void perturb(std::string& value) { value += "x"; }
 void perturb(std::vector<int>& values) { values.push_back(4); }
 void perturb(std::vector<double>& values) { values.push_back(4); }
 void perturb(std::vector<LinearPart>& parts) { parts.emplace_back(); }
+void perturb(std::optional<std::vector<int64_t>>& values) { values = {3}; }
+template <class T>
+void perturb(std::vector<std::pair<Pattern, T>>& values) {
+  values.emplace_back(pattern_of_ends("q_proj", "test"), T{3});
+}
 template <class Record>
 Fields fields_with(const Record& record) {
   Fields fields;
@@ -106,6 +111,7 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(HeadShape{4, 2, 16});
   expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
+  expect_every_field_counts(ParamRules{.train = {"norm"}, .freeze = {"lm_head"}, .lora_plus_ratio = 16});
   Numerics numerics;
   numerics.weight_decay = 0.1;
   numerics.base_format = BaseFormat::Nf4;
@@ -124,10 +130,10 @@ TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
   expect_every_member_visited(NormSpec{}, {});
   expect_every_member_visited(HeadShape{}, {});
   expect_every_member_visited(RopeParameters{}, {});
-  expect_every_member_visited(
-      PeftConfig{}, {"base_model", "target_expression", "exclude_modules", "layers_to_transform", "layers_pattern",
-                     "rank_pattern", "alpha_pattern", "bias", "modules_to_save", "trainable_token_indices",
-                     "ensure_weight_tying"});  // plain_adapter() leaves none
+  expect_every_member_visited(PeftConfig{},
+                              {"base_model", "target_expression", "exclude_modules", "layers_pattern", "bias",
+                               "trainable_token_indices"});  // plain_adapter() leaves none of the last five
+  expect_every_member_visited(ParamRules{}, {"adapter, whose fields are added by themselves"});
   expect_every_member_visited(Numerics{}, {});
   expect_every_member_visited(Cut{}, {});
   expect_every_member_visited(PackingOptions{}, {"seed, which Numerics has", "heartbeat", "name"});
@@ -223,7 +229,7 @@ TEST(Fingerprint, AllRecordsOfAJobAreInIt) {
   other.numerics.beta2 = 0.5;
   EXPECT_TRUE(differs(other, "beta2"));
   other = job;
-  other.adapter->alpha += 1;
+  other.rules.adapter->alpha += 1;
   EXPECT_TRUE(differs(other, "lora_alpha"));
   other = job;
   other.cut.passes++;

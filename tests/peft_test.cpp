@@ -37,8 +37,9 @@ TEST(PeftConfig, ReadsBackWhatItWrites) {
 }
 
 TEST(PeftConfig, ScalesByRankOrItsRoot) {
-  EXPECT_EQ(default_targets({.rank = 16, .alpha = 32}).scale, 2.0);
-  EXPECT_EQ(default_targets({.rank = 16, .alpha = 32, .rslora = true}).scale, 8.0);
+  const std::vector<std::string> all{"q_proj"};
+  EXPECT_EQ(target_of({.rank = 16, .alpha = 32, .target_modules = all}, "q_proj")->scale, 2.0);
+  EXPECT_EQ(target_of({.rank = 16, .alpha = 32, .rslora = true, .target_modules = all}, "q_proj")->scale, 8.0);
 }
 
 TEST(PeftConfig, RefusesWhatIsNotPlainLora) {

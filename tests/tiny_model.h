@@ -134,7 +134,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
   if (adapter) {
     const PeftConfig peft = read_peft_config(models() / family / *adapter);
     spec.table = lora_parameters(spec.model, peft, true);
-    spec.adapter = peft;
+    spec.rules.adapter = peft;
     request.adapter = models() / family / *adapter;
   } else {
     spec.table = full_parameters(spec.model, true);

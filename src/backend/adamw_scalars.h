@@ -10,7 +10,7 @@ namespace snug {
 // Holds the scalars of one step, computed in fp64 and rounded once.
 struct AdamWScalars {
   AdamWScalars(const AdamW& adamw, const RuntimeScalars& runtime) {
-    const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = runtime.learning_rate;
+    const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = runtime.learning_rate * adamw.rate;
     const auto step = static_cast<double>(runtime.step);
     keep = static_cast<float>(1 - rate * static_cast<double>(adamw.weight_decay));
     mean_share = static_cast<float>(1 - beta1);

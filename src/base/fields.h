@@ -55,6 +55,8 @@ inline std::string field_text(bool value) { return value ? "true" : "false"; }
 inline std::string field_text(const std::string& value) { return value; }
 template <class T>
 std::string field_text(const T& value);
+template <class T>
+std::string field_text(const std::vector<T>& values);
 
 template <class T>
 std::string field_text(const std::optional<T>& value) {

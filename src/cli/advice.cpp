@@ -34,7 +34,8 @@ class Adviser {
     if (options_.method == "lora" && options_.adapter.empty())
       try_less("lora_rank", &Options::lora_rank, kLowestRank, "adapters have fewer parameters");
     try_less("sequence_length", &Options::sequence_length, kShortest, "longer samples are cut");
-    if (options_.method == "full") try_word("method", "lora", "adapters are trained instead of all weights");
+    if (options_.method == "full" && options_.train_modules.empty() && options_.freeze.empty())
+      try_word("method", "lora", "adapters are trained instead of all weights");
     return std::move(changes_);
   }
 

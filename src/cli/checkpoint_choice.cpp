@@ -13,6 +13,7 @@
 #include "cli/job.h"
 #include "cli/job_file.h"
 #include "cli/launch.h"
+#include "cli/rules.h"
 #include "cli/run_directory.h"
 #include "model/model_config.h"
 #include "train/checkpoint.h"
@@ -86,14 +87,16 @@ std::vector<fs::path> files_but_weights(const fs::path& directory) {
 }
 
 void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& side_files, const fs::path& out) {
-  const PeftConfig adapter = adapter_of(run);
-  const ParamTable table = lora_parameters(read_model_config(run.model).spec, adapter, true);
+  const ParamRules rules = rules_of(run);
+  ModelSpec model = read_model_config(run.model).spec;
+  fit_to_rules(model, rules);
+  const ParamTable table = trained_parameters(model, rules);
   PendingDirectory pending(out, Existing::Replace);
   write_trained(
       checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);
   if (!side_files.empty())
     for (const fs::path& file : files_but_weights(side_files)) fs::copy_file(file, pending.path() / file.filename());
-  if (!is_file(pending.path() / kPeftConfigFile)) write_adapter_config(pending.path(), adapter, run.model);
+  if (!is_file(pending.path() / kPeftConfigFile)) write_adapter_config(pending.path(), *rules.adapter, run.model);
   pending.publish();
 }
 
@@ -104,7 +107,7 @@ void make_model(const fs::path& checkpoint, const Options& run, const fs::path& 
     return spec.sources.dtypes[static_cast<size_t>(id)].value_or(spec.numerics.compute);
   };
   PendingDirectory pending(out, Existing::Replace);
-  write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors");
+  write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors", &spec.sources);
   write_side_files(pending.path(), side_files.empty() ? fs::path(run.model) : side_files, spec);
   pending.publish();
 }

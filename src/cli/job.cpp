@@ -11,6 +11,7 @@
 #include "base/rounding.h"
 #include "cli/launch.h"
 #include "cli/numerics.h"
+#include "cli/rules.h"
 #include "cli/saving.h"
 #include "cli/text.h"
 #include "format/peft.h"
@@ -48,61 +49,6 @@ ModelTokens model_tokens(const Options& options) {
     fit_to_adapter(config.spec, open_adapter(options.adapter, config.spec.embedding, config.spec.head));
   return {config.spec.vocabulary, config.end_tokens};
 }
-
-PeftConfig adapter_of(const Options& options) {
-  const ModelSpec model = read_model_config(options.model).spec;
-  if (!options.adapter.empty()) {
-    const std::filesystem::path directory = options.adapter;
-    return plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
-  }
-  PeftConfig config;
-  config.rank = options.lora_rank;
-  config.alpha = options.lora_alpha;
-  config.rslora = options.lora_rslora;
-  config.dropout = options.lora_dropout;
-  config.target_modules = options.lora_targets;
-  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names(model);
-  return plain_adapter(model, config, "lora_targets");
-}
-
-void take_adapter(Options& options, const PeftConfig& adapter) {
-  options.lora_rank = adapter.rank;
-  options.lora_alpha = adapter.alpha;
-  options.lora_rslora = adapter.rslora;
-  options.lora_dropout = adapter.dropout;
-  options.lora_targets = adapter.target_modules;
-}
-
-namespace {
-
-// Refuses options of adapters that differ from what is trained: with all weights trained there are no adapters, and
-// --adapter's are as they are.
-void refuse_other_adapters(Options options) {
-  const bool full = options.method == "full";
-  if (!full && options.adapter.empty()) return;
-  std::ranges::sort(options.lora_targets);  // an adapter's are
-  const Options defaults;
-  Options own;
-  if (!full) take_adapter(own, adapter_of(options));
-  for (const char* key : {"lora_rank", "lora_alpha", "lora_rslora", "lora_dropout", "lora_targets"}) {
-    const OptionSpec& spec = find_option(key, "job");
-    const std::string found = spec.get(options);
-    const bool passed_over = found == spec.get(defaults) && (full || !options.given.contains(key));
-    if (passed_over || found == spec.get(own)) continue;
-    if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
-    user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
-  }
-}
-
-// Refuses to train what an adapter's files hold besides the adapter's matrices.
-void refuse_to_train(const AdapterFiles& files) {
-  for (const std::string& param : files.replaced())
-    user_error(
-        "{}: holds '{}' beside the adapter: training it is not supported yet; eval, generate, chat and merge read it",
-        files.index.files()[0].string(), param);
-}
-
-}  // namespace
 
 int thread_count(const Options& options, int node_ranks, bool launched) {
   if (options.threads > 0) return static_cast<int>(options.threads);
@@ -146,26 +92,22 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   ModelConfig config = base_config_of(options);
   spec.model = config.spec;
   const bool training = purpose == Purpose::Train, random = options.init == "random";
-  if (training && options.method == "full" && !options.adapter.empty())
-    user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
-  if (training) refuse_other_adapters(options);
   SourceRequest request{options.model, random, options.seed, std::nullopt, config.prediction_layers};
+  if (training) spec.rules = rules_of(options);
+  const bool tied = spec.model.tied;
+  std::optional<AdapterFiles> files;
   if (!options.adapter.empty()) {
     request.adapter = options.adapter;
-    const AdapterFiles files = open_adapter(options.adapter, spec.model.embedding, spec.model.head);
-    if (training) refuse_to_train(files);
-    const bool tied = spec.model.tied;
-    fit_to_adapter(spec.model, files);
-    request.head_is_embedding = tied && !spec.model.tied;
-    const PeftConfig adapter = training ? adapter_of(options) : files.config;
-    spec.table = lora_parameters(spec.model, adapter, true);
-    if (training) spec.adapter = adapter;
-  } else if (training && options.method == "lora") {
-    spec.adapter = adapter_of(options);
-    spec.table = lora_parameters(spec.model, *spec.adapter, true);
+    files = open_adapter(options.adapter, spec.model.embedding, spec.model.head);
+    if (training) refuse_to_train(*files, *spec.rules.adapter);
+    fit_to_adapter(spec.model, *files);
   } else {
-    spec.table = full_parameters(spec.model, training);
+    fit_to_rules(spec.model, spec.rules);
   }
+  request.head_is_embedding = tied && !spec.model.tied;
+  spec.table = training ? trained_parameters(spec.model, spec.rules)
+               : files  ? lora_parameters(spec.model, files->config, true)
+                        : full_parameters(spec.model, false);
   const std::string stored_otherwise = random ? "" : store_as_files_do(spec.table, options.model);
   spec.numerics = numerics_of(options);
   request.dtype = config.dtype.value_or(DType::BF16);
@@ -185,7 +127,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     notes.push_back(
         fmt::format("config.json asks for {}, which is not applied: the model trains without dropout of its own",
                     fmt::join(config.dropout, ", ")));
-  if (spec.adapter) std::ranges::sort(spec.adapter->target_modules);
+  if (training) note_rules(spec, tied);
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table);
   return spec;

@@ -17,10 +17,6 @@ JobSpec make_job(const Options& options, Purpose purpose);
 
 // Returns the tokens of the model with --adapter, as some adapters bring their own vocabulary.
 ModelTokens model_tokens(const Options& options);
-// Returns the adapter that is trained: that of --adapter, or of the lora options.
-PeftConfig adapter_of(const Options& options);
-// Sets the lora options to those of the adapter.
-void take_adapter(Options& options, const PeftConfig& adapter);
 
 // Returns the GPUs to run on, of a target with GPUs: for a run those of this machine, whatever machine prices it.
 const Cards& cards_of(const Target& target, PlanMode mode);

@@ -53,7 +53,7 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
   std::vector<std::string> items;
   if (node.IsSequence()) {
     for (const YAML::Node& item : node) items.push_back(item.as<std::string>());
-  } else if (node.IsMap() && (key == "columns" || key == "roles")) {
+  } else if (node.IsMap() && (key == "columns" || key == "roles" || key.ends_with("_pattern"))) {
     for (const auto& item : node) items.push_back(item.first.as<std::string>() + "=" + item.second.as<std::string>());
   } else {
     user_error("{}, key '{}': expected a value or a list", path, key);

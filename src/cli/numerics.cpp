@@ -168,12 +168,16 @@ Numerics numerics_of(const Options& options) {
 }
 
 void resolve_base(JobSpec& spec, const Options& options) {
-  const bool all_trained = spec.purpose == Purpose::Train && options.method == "full";
+  const auto& params = spec.table.params;
+  const bool training = spec.purpose == Purpose::Train;
+  const bool all_trained = training && std::ranges::all_of(params, &ParamSpec::trainable);
+  const auto is_trained_linear = [](const ParamSpec& param) { return param.linear && param.trainable; };
   choose_base(spec.numerics, options, spec.sources, !all_trained);
   if (spec.purpose == Purpose::Merge) keep_base_exact(spec, options);
   note_narrowed(spec);
   note_quantized(spec, options);
-  if (spec.numerics.fp8_products && all_trained && options.sequence_length % kFp8Multiple != 0)
+  if (spec.numerics.fp8_products && training && std::ranges::any_of(params, is_trained_linear) &&
+      options.sequence_length % kFp8Multiple != 0)
     user_error(
         "compute fp8: sequence_length: found {}, expected a multiple of {}, as weights' gradients are sums over "
         "tokens; bf16 takes any",
@@ -184,6 +188,10 @@ void resolve_base(JobSpec& spec, const Options& options) {
   if (all_trained && spec.numerics.base != spec.numerics.compute)
     user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
                name(spec.numerics.base), name(spec.numerics.compute));
+  for (size_t i = 0; i < params.size(); i++)
+    if (training && is_trained_linear(params[i]) && std::holds_alternative<QuantizedSource>(spec.sources.params[i]))
+      user_error("{}: holds '{}' in {}, which is not trained: expected adapters of it (--method lora)", options.model,
+                 params[i].name, name(spec.sources.format));
   require_quantizable(spec);
 }
 

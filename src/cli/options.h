@@ -46,6 +46,12 @@ struct Options {
   double lora_alpha = 32;
   std::vector<std::string> lora_targets{"all"};
   bool lora_rslora = false;
+  std::vector<std::string> lora_rank_pattern, lora_alpha_pattern;  // "NAME=NUMBER"; the first that fits counts
+  std::vector<std::string> lora_layers;                            // "0", "4-7"; empty: all
+  double lora_plus_ratio = 1;
+  std::vector<std::string> modules_to_save;
+  bool ensure_weight_tying = false;
+  std::vector<std::string> train_modules, freeze;
   std::string compute = "bf16";
   std::optional<std::string> base_format;  // not given: as the model is stored, else the products' format
   std::string gradient_accumulator = "fp32";

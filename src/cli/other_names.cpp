@@ -33,7 +33,6 @@ constexpr std::string_view kGenerate = "it is a flag of 'snug generate' and 'snu
 constexpr std::string_view kRevision = "the cache's snapshot of branch main is read; the directory of another names it";
 constexpr std::string_view kRope = "positions are rotated as the model's config.json says";
 constexpr std::string_view kInit = "adapters begin as LoRA's do: A drawn from the seed, B zero";
-constexpr std::string_view kAllLayers = "every layer is trained; 'lora_targets' says which linears have adapters";
 
 constexpr OtherName kNames[] = {
     // ---- Model and files
@@ -208,14 +207,21 @@ constexpr OtherName kNames[] = {
     {"use_rslora", "lora_rslora", ""},
     {"pissa_init", "", kInit},
     {"init_lora_weights", "", kInit},
-    {"freeze_trainable_layers", "", kAllLayers},
-    {"freeze_layers", "", kAllLayers},
+    {"freeze_trainable_layers", "train_modules", "with --method full: the last two of 32 layers are 'layers.30-31'"},
+    {"freeze_trainable_modules", "train_modules", "with --method full: names of modules such as 'layers.0.mlp'"},
+    {"freeze_extra_modules", "train_modules", "with --method full, beside the layers: 'embed_tokens,norm'"},
+    {"unfrozen_parameters", "train_modules", "with --method full: names of modules such as 'layers.30-31'"},
+    {"trainable_layers", "train_modules", "with --method full: names of modules such as 'layers.30-31'"},
+    {"freeze_layers", "freeze", "with --method full: 'layers.0-15'"},
     {"use_dora", "", "DoRA is not supported yet in this version"},
-    {"modules_to_save", "", "modules trained whole beside adapters are not supported yet in this version"},
-    {"lora_modules_to_save", "", "modules trained whole beside adapters are not supported yet in this version"},
-    {"additional_target", "", "modules trained whole beside adapters are not supported yet in this version"},
+    {"lora_modules_to_save", "modules_to_save", ""},
+    {"additional_target", "modules_to_save", ""},
+    {"layers_to_transform", "lora_layers", ""},
+    {"peft_layers_to_transform", "lora_layers", ""},
+    {"rank_pattern", "lora_rank_pattern", ""},
+    {"alpha_pattern", "lora_alpha_pattern", ""},
     {"lora_bias", "", "biases are not trained beside adapters"},
-    {"loraplus_lr_ratio", "", "one learning rate is for all of an adapter"},
+    {"loraplus_lr_ratio", "lora_plus_ratio", ""},
     {"neftune_noise_alpha", "", "no noise is added to embeddings"},
     {"load_in_4bit", "base_format", "'nf4'"},
     {"load_in_8bit", "base_format", "'int8'"},

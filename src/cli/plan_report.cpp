@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/rounding.h"
 #include "cli/kernel_report.h"
+#include "cli/rules.h"
 #include "cli/saving.h"
 #include "plan/search/simplicity.h"
 
@@ -466,8 +467,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   const ParamTable& table = planned.spec.table;
   std::string text =
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", planned.spec.model.architecture,
-                  grouped(table.count(false)), grouped(table.count(true)),
-                  options.method == "lora" ? fmt::format("lora, rank {}", adapter_of(options).rank) : "full");
+                  grouped(table.count(false)), grouped(table.count(true)), method_words(planned.spec));
   const std::optional<Machine>& machine = planned.target.machine();
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on {}\n", "step", counted(options.batch_size, "block"),
                       grouped(a.cut.sequence_length), options.compute,

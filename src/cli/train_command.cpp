@@ -16,6 +16,7 @@
 #include "cli/learning.h"
 #include "cli/no_effect.h"
 #include "cli/prompting.h"
+#include "cli/rules.h"
 #include "cli/run_directory.h"
 #include "cli/saving.h"
 #include "format/generation_config.h"

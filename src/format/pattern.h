@@ -16,6 +16,7 @@ class Pattern {
   // long.
   bool matches(std::string_view name) const;
   const std::string& expression() const { return expression_; }
+  bool operator==(const Pattern& other) const { return expression_ == other.expression_; }
 
  private:
   std::shared_ptr<const void> code_;  // pcre2_code

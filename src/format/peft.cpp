@@ -141,8 +141,7 @@ std::vector<std::pair<Pattern, T>> parse_patterns(const JsonObject& object, cons
   if (!object.has(key) || is_off(object.at(key))) return patterns;
   const JsonObject map = object.object(key);
   for (const auto& [path, value] : ordered.at(key).items())
-    patterns.emplace_back(Pattern(fmt::format("{}{})", kEndOfPath, path), fmt::format("{}, key '{}'", source, key)),
-                          read(map, path));
+    patterns.emplace_back(pattern_of_ends(path, fmt::format("{}, key '{}'", source, key)), read(map, path));
   return patterns;
 }
 
@@ -241,6 +240,21 @@ bool ends_path(std::string_view path, std::string_view name) {
   return path.size() == name.size() || path[path.size() - name.size() - 1] == '.';
 }
 
+bool saves_whole(const PeftConfig& config, std::string_view param) {
+  for (size_t end = param.rfind('.'); end != std::string_view::npos; end = param.rfind('.', end - 1))
+    for (const std::string& name : config.modules_to_save)
+      if (param.substr(0, end).ends_with(name)) return true;
+  return false;
+}
+
+bool parts_head(const PeftConfig& config, std::string_view embedding, std::string_view head) {
+  return !config.ensure_weight_tying && (saves_whole(config, embedding) || saves_whole(config, head));
+}
+
+Pattern pattern_of_ends(std::string_view key, std::string place) {
+  return {fmt::format("{}{})", kEndOfPath, key), std::move(place)};
+}
+
 std::string written_pattern(const Pattern& pattern) {
   const std::string& all = pattern.expression();
   return all.substr(kEndOfPath.size(), all.size() - kEndOfPath.size() - 1);
@@ -251,8 +265,6 @@ std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view l
   return scaled(config, first_fit(config.rank_pattern, linear, config.rank),
                 first_fit(config.alpha_pattern, linear, config.alpha));
 }
-
-LoraTarget default_targets(const PeftConfig& config) { return scaled(config, config.rank, config.alpha); }
 
 PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
   const Json parsed = parse_json(json, source);
@@ -291,6 +303,24 @@ PeftConfig read_peft_config(const std::filesystem::path& directory) {
   return parse_peft_config(read_text(path, kMaxConfigBytes), path.string());
 }
 
+namespace {
+
+// Returns a number as JSON: a whole one as an integer, as PEFT declares lora_alpha one.
+nlohmann::ordered_json number_json(double value) {
+  if (value == std::floor(value)) return static_cast<int64_t>(value);
+  return value;
+}
+
+template <class T>
+nlohmann::ordered_json patterns_json(const std::vector<std::pair<Pattern, T>>& patterns) {
+  nlohmann::ordered_json json;
+  for (const auto& [pattern, value] : patterns)
+    json[written_pattern(pattern)] = number_json(static_cast<double>(value));
+  return json;
+}
+
+}  // namespace
+
 std::string write_peft_config(const PeftConfig& config) {
   nlohmann::ordered_json object;
   object["peft_type"] = "LORA";
@@ -298,15 +328,15 @@ std::string write_peft_config(const PeftConfig& config) {
   object["base_model_name_or_path"] = config.base_model;
   object["inference_mode"] = true;
   object["r"] = config.rank;
-  // PEFT declares lora_alpha a whole number; it is written as one if it is one.
-  if (config.alpha == std::floor(config.alpha)) {
-    object["lora_alpha"] = static_cast<int64_t>(config.alpha);
-  } else {
-    object["lora_alpha"] = config.alpha;
-  }
+  object["lora_alpha"] = number_json(config.alpha);
   object["lora_dropout"] = config.dropout;
   object["use_rslora"] = config.rslora;
   object["target_modules"] = config.target_modules;
+  if (config.layers_to_transform) object["layers_to_transform"] = *config.layers_to_transform;
+  if (!config.rank_pattern.empty()) object["rank_pattern"] = patterns_json(config.rank_pattern);
+  if (!config.alpha_pattern.empty()) object["alpha_pattern"] = patterns_json(config.alpha_pattern);
+  if (!config.modules_to_save.empty()) object["modules_to_save"] = config.modules_to_save;
+  if (config.ensure_weight_tying) object["ensure_weight_tying"] = true;
   object["bias"] = "none";
   object["fan_in_fan_out"] = false;
   object["init_lora_weights"] = true;

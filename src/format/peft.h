@@ -6,6 +6,8 @@
 // Parameters of the model that were trained as a whole, and rows of its embedding or head, may lie beside them.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -41,7 +43,8 @@ struct PeftConfig {
   bool rslora = false;                           // use_rslora
   std::vector<std::string> target_modules = {};  // "q_proj", or the end of a longer path; sorted
 
-  // Adapters trained by snug do not have these members:
+  // Adapters trained by snug have names instead of these two, and neither a pattern of layers, nor biases, nor rows of
+  // tokens.
   std::optional<Pattern> target_expression = {};  // instead of target_modules
   PeftModules exclude_modules = {};
   std::optional<std::vector<int64_t>> layers_to_transform = {};
@@ -52,19 +55,32 @@ struct PeftConfig {
   std::string bias = "none";
   std::vector<std::string> modules_to_save = {};                             // ends of paths
   std::map<std::string, std::vector<int64_t>> trainable_token_indices = {};  // by the ends of paths
-  bool ensure_weight_tying = false;
+  bool ensure_weight_tying = false;  // a head that is the embedding stays so where that is saved whole
 };
 
 // Returns rank and scale of the adapter of a linear, by its path; nothing if it has none. It follows PEFT's
 // check_target_module_exists() and get_pattern_key().
 std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear);
-// Returns a key of rank_pattern or alpha_pattern as the file has it.
+// Returns the pattern for a key of rank_pattern or alpha_pattern; `place` names it for messages.
+Pattern pattern_of_ends(std::string_view key, std::string place);
+// Returns the key of such a pattern as the file has it.
 std::string written_pattern(const Pattern& pattern);
-// Returns the target where no pattern says otherwise.
-LoraTarget default_targets(const PeftConfig& config);
+// Returns "NAME=NUMBER" for each entry of rank_pattern or alpha_pattern, in their order.
+template <class T>
+std::vector<std::string> written_patterns(const std::vector<std::pair<Pattern, T>>& patterns) {
+  std::vector<std::string> texts;
+  for (const auto& [pattern, value] : patterns) texts.push_back(fmt::format("{}={}", written_pattern(pattern), value));
+  return texts;
+}
 
 // Returns whether a path is a name, or ends with it after a dot.
 bool ends_path(std::string_view path, std::string_view name);
+
+// Returns whether modules_to_save names a parameter of the model: PEFT takes a module for saved if its path ends with a
+// name, wherever the name begins, together with everything in the module.
+bool saves_whole(const PeftConfig& config, std::string_view param);
+// Returns whether a head that was the embedding becomes a matrix of its own: PEFT trains a copy of what it saves.
+bool parts_head(const PeftConfig& config, std::string_view embedding, std::string_view head);
 
 // Reads and checks adapter_config.json; `source` is its name for messages. Throws UserError, by key, for another method
 // than LoRA and for every feature beyond the fields above that is switched on.

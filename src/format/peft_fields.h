@@ -6,6 +6,12 @@
 
 namespace snug {
 
+// Returns an entry of rank_pattern or alpha_pattern as text.
+template <class T>
+std::string field_text(const std::pair<Pattern, T>& entry) {
+  return fmt::format("{}={}", written_pattern(entry.first), entry.second);
+}
+
 // Leaves out the name of the base, and what adapters that are trained do not have.
 template <RecordOf<PeftConfig> R, class Visit>
 void visit_fields(R& adapter, Visit&& visit) {
@@ -17,6 +23,11 @@ void visit_fields(R& adapter, Visit&& visit) {
   visit("lora_dropout", dropout);
   visit("lora_rslora", rslora);
   visit("lora_targets", target_modules);
+  visit("lora_layers", layers_to_transform);
+  visit("lora_rank_pattern", rank_pattern);
+  visit("lora_alpha_pattern", alpha_pattern);
+  visit("modules_to_save", modules_to_save);
+  visit("ensure_weight_tying", ensure_weight_tying);
 }
 
 }  // namespace snug

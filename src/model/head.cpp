@@ -65,12 +65,18 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
   Emitter& e = b.emitter();
   const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
   const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
-  const Operand dnormed = e.tensor("dnorm", b.compute(), n.normed.shape);
   const Operand projection = b.placement().weight(head.projection, 1);
-  e.op("clear_dnorm", Fill{}, {write(dnormed)});
+  // Where nothing before the projection is trained, nothing asks for the gradient of its input.
+  const bool before = b.wants_gradient(x) || trains(b, head.norm);
+  Operand dnormed;
+  if (before) {
+    dnormed = e.tensor("dnorm", b.compute(), n.normed.shape);
+    e.op("clear_dnorm", Fill{}, {write(dnormed)});
+  }
   for_chunks(b, n, projection, head, batch, losses, [&](int64_t begin, int64_t end, const Operand& gradient) {
-    e.op_if(first_row(begin), "project.dx", Gemm{.alpha = head.logits_factor},
-            {gradient, read(projection), write(rows(dnormed, begin, end))});
+    if (before)
+      e.op_if(first_row(begin), "project.dx", Gemm{.alpha = head.logits_factor},
+              {gradient, read(projection), write(rows(dnormed, begin, end))});
     if (!b.trainable(head.projection)) return;
     Operand target = b.placement().gradient(head.projection, 1);
     if (begin > 0) target = update(target);
@@ -80,8 +86,10 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
   });
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
+  if (!before) return;
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
   norm_backward(b, {}, head.norm, read(dnormed), n.rows, n.rstd, write(drows));
+  if (!b.wants_gradient(x)) return;
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x)});
 }
 

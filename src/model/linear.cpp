@@ -110,7 +110,9 @@ Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::
 bool LinearNode::drops(const Builder& b) const { return drops_input(b, linear_); }
 
 bool LinearNode::trains(const Builder& b) const {
-  return b.trainable(linear_.weight) || (!linear_.lora.parts.empty() && b.trainable(linear_.lora.a));
+  for (int part = 0; part < linear_.count; part++)
+    if (b.trainable(linear_.weight + part)) return true;
+  return !linear_.lora.parts.empty() && b.trainable(linear_.lora.a);
 }
 
 void LinearNode::forward(Builder& b) {
@@ -246,12 +248,25 @@ std::vector<Operand> LinearNode::input_gradient_factors(Builder& b) {
 Operand LinearNode::adapter_gradient(Builder& b) {
   if (dxa_) return *dxa_;
   const Lora& lora = linear_.lora;
-  check(lora.even(), "the way back through an adapter whose parts differ");
-  const Operand xa = read(b.use(*xa_));
+  const Operand xa = read(b.use(*xa_)), dy = b.gradient(outputs[0]);
   const Operand dxa = b.emitter().tensor("d" + linear_.site + ".xa", b.compute(), xa.shape);
-  b.emitter().op(linear_.site + ".lora.backward", AdapterBackward{lora.parts[0].scale, parts_of(linear_)},
-                 {b.gradient(outputs[0]), lora_b(b, linear_), xa, write(dxa),
-                  write(b.placement().gradient(lora.parts[0].b, static_cast<int>(lora.parts.size())))});
+  const std::string site = linear_.site + ".lora.backward";
+  if (lora.even()) {
+    b.emitter().op(site, AdapterBackward{lora.parts[0].scale, parts_of(linear_)},
+                   {dy, lora_b(b, linear_), xa, write(dxa),
+                    write(b.placement().gradient(lora.parts[0].b, static_cast<int>(lora.parts.size())))});
+    return dxa_.emplace(read(dxa));
+  }
+  int64_t column = 0;
+  for (const LoraPart& part : lora.parts) {
+    const int64_t end = column + part.rank;
+    AdaptedParts rows;
+    rows.begin[0] = part.row_begin, rows.end[0] = part.row_end;
+    b.emitter().op(site, AdapterBackward{part.scale, rows},
+                   {dy, read(b.placement().weight(part.b, 1)), read(columns(xa, column, end)),
+                    write(columns(dxa, column, end)), write(b.placement().gradient(part.b, 1))});
+    column = end;
+  }
   return dxa_.emplace(read(dxa));
 }
 
@@ -263,8 +278,19 @@ void LinearNode::parameter_gradients(Builder& b) {
     e.op(linear_.site + ".lora_da", Gemm{.transpose_a = true},
          {dxa, x, write(b.placement().gradient(lora.a, static_cast<int>(lora.parts.size())))});
   }
-  if (!b.trainable(linear_.weight)) return;
-  const Operand x = read(b.use(x_)), dw = b.placement().gradient(linear_.weight, linear_.count);
+  int64_t row = 0;
+  for (int first = 0, end = 0; first < linear_.count; first = end) {
+    const int64_t begin = row;
+    const bool trained = b.trainable(linear_.weight + first);
+    for (; end < linear_.count && b.trainable(linear_.weight + end) == trained; end++)
+      row += b.table()[linear_.weight + end].shape.rows();
+    if (trained) weight_gradient(b, first, end - first, columns(dy, begin, row));
+  }
+}
+
+void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand& dy) {
+  Emitter& e = b.emitter();
+  const Operand x = read(b.use(x_)), dw = b.placement().gradient(linear_.weight + first, count);
   const std::string site = linear_.site + ".dw";
   if (b.placement().fp8_products()) {
     const Fp8Rows left = in_fp8(e, site + ".dy", dy, true), right = in_fp8(e, site + ".x", x, true);
@@ -274,7 +300,7 @@ void LinearNode::parameter_gradients(Builder& b) {
     e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()}, with_result({dy, x}, dw));
   }
   if (linear_.bias != kNoParam)
-    b.write_gradient(linear_.bias, linear_.count, [&](const Operand& db) {
+    b.write_gradient(linear_.bias + first, count, [&](const Operand& db) {
       e.op(linear_.site + ".db", ColumnSum{}, {dy, write(db)});
     });
 }

@@ -54,6 +54,8 @@ class LinearNode : public Node {
   void multiply_adapter(Builder& b, const std::string& site, bool backward, const AdapterTerm& adapter,
                         const Operand& y) const;
   void input_gradient(Builder& b, const Operand& dx);
+  // Emits the gradients of `count` weights and their biases, from the first-th on; dy has their columns alone.
+  void weight_gradient(Builder& b, int first, int count, const Operand& dy);
   // Returns the gradient of xa, to be read. It is emitted, and B's with it, where it is first asked for.
   Operand adapter_gradient(Builder& b);
 

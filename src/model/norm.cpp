@@ -6,10 +6,6 @@
 namespace snug {
 namespace {
 
-bool norm_trains(const Builder& b, const Norm& norm) {
-  return b.trainable(norm.gain) || (norm.bias != kNoParam && b.trainable(norm.bias));
-}
-
 // Computes the norm of rows; its outputs are the norm, with the addend, and the moments of its rows.
 class RmsNormNode : public Node {
  public:
@@ -26,7 +22,7 @@ class RmsNormNode : public Node {
     if (addend_) b.pass_gradient(outputs[0], *addend_);
   }
 
-  bool trains(const Builder& b) const override { return norm_trains(b, norm_); }
+  bool trains(const Builder& b) const override { return snug::trains(b, norm_); }
   bool restores() const override { return !addend_; }
 
  private:
@@ -66,7 +62,7 @@ class HeadNormsNode : public Node {
   }
 
   bool trains(const Builder& b) const override {
-    return std::ranges::any_of(halves_, [&](const Half& half) { return norm_trains(b, half.norm); });
+    return std::ranges::any_of(halves_, [&](const Half& half) { return snug::trains(b, half.norm); });
   }
 
  private:
@@ -100,6 +96,10 @@ Value Builder::rms_norm(Value x, const Norm& norm, ActivationClass kind, std::op
   return record(std::make_unique<RmsNormNode>(norm, addend), std::move(inputs),
                 {{"norm", shape(x), compute_, kind},
                  {"rstd", moments_shape(norm, shape(x).rows()), DType::F32, ActivationClass::Tiny}});
+}
+
+bool trains(const Builder& b, const Norm& norm) {
+  return b.trainable(norm.gain) || (norm.bias != kNoParam && b.trainable(norm.bias));
 }
 
 Shape moments_shape(const Norm& norm, int64_t rows) {

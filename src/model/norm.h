@@ -5,6 +5,9 @@
 
 namespace snug {
 
+// Returns whether any of a norm's parameters is trained.
+bool trains(const Builder& b, const Norm& norm);
+
 // Returns the shape of what a norm keeps of so many rows or heads for its backward: RMSNorm keeps their factors,
 // LayerNorm their means too.
 Shape moments_shape(const Norm& norm, int64_t rows);

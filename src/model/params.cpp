@@ -1,14 +1,19 @@
 #include "model/params.h"
 
 #include <algorithm>
-#include <cmath>
+#include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
+#include "format/peft_tensors.h"
 
 namespace snug {
 namespace {
+
+constexpr int64_t kMostLayers = 1 << 16;  // of a range
+constexpr std::string_view kLoraB = ".lora_B.weight";
 
 class TableBuilder {
  public:
@@ -158,6 +163,13 @@ int64_t ParamTable::count(bool trainable_only) const {
   return total;
 }
 
+std::vector<std::string> names_in_adapter(const ParamTable& table, ParamId param) {
+  if (table[param].adapter) return {table[param].name};
+  std::vector<std::string> names{fmt::format("{}{}", kPeftPrefix, table[param].name)};
+  if (param == table.embedding && table.tied()) names.push_back(fmt::format("{}{}", kPeftPrefix, table.head_tensor));
+  return names;
+}
+
 std::vector<std::string> linear_names(const ModelSpec& model) {
   std::vector<std::string> names;
   for (const LayerSpec& layer : model.layers)
@@ -180,12 +192,105 @@ ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bo
   return table;
 }
 
+namespace {
+
+bool in_module(std::string_view param, std::string_view name) {
+  for (size_t end = param.rfind('.'); end != std::string_view::npos; end = param.rfind('.', end - 1))
+    if (ends_path(param.substr(0, end), name)) return true;
+  return false;
+}
+
+// Returns the names that one with a range means: "layers.4.mlp" to "layers.7.mlp" for "layers.4-7.mlp".
+std::vector<std::string> without_range(const std::string& name) {
+  for (size_t begin = 0; begin < name.size(); begin = name.find('.', begin) + 1) {
+    const size_t stop = std::min(name.find('.', begin), name.size());
+    int64_t first = 0, last = 0;
+    const char *const text = name.data() + begin, *const end = name.data() + stop;
+    const auto [dash, error] = std::from_chars(text, end, first);
+    if (error == std::errc() && dash != end && *dash == '-' && std::from_chars(dash + 1, end, last).ptr == end &&
+        first >= 0 && last >= first && last - first <= kMostLayers) {
+      std::vector<std::string> names;
+      for (int64_t i = first; i <= last; i++)
+        names.push_back(fmt::format("{}{}{}", name.substr(0, begin), i, name.substr(stop)));
+      return names;
+    }
+    if (stop == name.size()) break;
+  }
+  return {name};
+}
+
+// Says what is to become of one parameter.
+struct ParamRule {
+  bool trained = false;
+  double rate = 1;
+};
+
+// Answers for each parameter of a model by its rules.
+class RuleBook {
+ public:
+  RuleBook(const ModelSpec& model, const ParamRules& rules) : model_(model), rules_(rules) {
+    if (rules.adapter) return;
+    for (const std::string& name : rules.train) add(train_, name, "train_modules");
+    for (const std::string& name : rules.freeze) add(freeze_, name, "freeze");
+  }
+
+  ParamRule rule_of(const ParamSpec& param) const {
+    if (param.adapter) return {true, param.name.ends_with(kLoraB) ? rules_.lora_plus_ratio : 1};
+    if (!rules_.adapter)
+      return {(rules_.train.empty() || train_.contains(param.name)) && !freeze_.contains(param.name)};
+    // A head that is the embedding has no parameter of its own.
+    return {saves_whole(*rules_.adapter, param.name) ||
+            (model_.tied && param.name == model_.embedding && saves_whole(*rules_.adapter, model_.head))};
+  }
+
+ private:
+  void add(std::set<std::string>& all, const std::string& name, std::string_view option) const {
+    const std::vector<std::string> found = parameters_named(model_, name, option);
+    all.insert(found.begin(), found.end());
+  }
+
+  const ModelSpec& model_;
+  const ParamRules& rules_;
+  std::set<std::string> train_, freeze_;  // names of parameters
+};
+
+}  // namespace
+
+std::vector<std::string> parameters_named(const ModelSpec& model, const std::string& name, std::string_view option) {
+  std::vector<std::string> found;
+  const ParamTable table = full_parameters(model, false);
+  for (const std::string& one : without_range(name)) {
+    const size_t before = found.size();
+    for (const ParamSpec& param : table.params)
+      if (in_module(param.name, one)) found.push_back(param.name);
+    if (found.size() > before) continue;
+    if (model.tied && in_module(model.head, one))
+      user_error("{}: '{}' is no module of its own: the model's head is its embedding, '{}'", option, one,
+                 model.embedding.substr(0, model.embedding.rfind('.')));
+    user_error("{}: '{}' names none of the model's modules, expected names or ends of names such as '{}'", option, one,
+               table.params[0].name.substr(0, table.params[0].name.rfind('.')));
+  }
+  return found;
+}
+
+ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
+  ParamTable table = rules.adapter ? lora_parameters(model, *rules.adapter, true) : full_parameters(model, true);
+  const RuleBook book(model, rules);
+  for (ParamSpec& param : table.params) {
+    const ParamRule rule = book.rule_of(param);
+    param.trainable = rule.trained;
+    param.rate = rule.rate;
+  }
+  if (std::ranges::none_of(table.params, &ParamSpec::trainable))
+    user_error("train_modules and freeze: found nothing left to train, expected at least one module of the model");
+  return table;
+}
+
 PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source) {
   const auto refuse = [&](std::string_view key, std::string_view what) {
     user_error("{}, key '{}': training {} is not supported yet; eval, generate, chat and merge read it", source, key,
                what);
   };
-  if (!adapter.modules_to_save.empty()) refuse("modules_to_save", "modules that are saved whole");
   if (!adapter.trainable_token_indices.empty()) refuse("trainable_token_indices", "rows of an embedding");
   if (adapter.bias != "none") refuse("bias", "biases beside an adapter");
   std::map<std::string, std::vector<std::string>> linears, adapted;  // paths by their last part
@@ -193,11 +298,7 @@ PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std:
     if (!param.linear) continue;
     const std::string path = param.name.substr(0, param.name.rfind('.')), last = path.substr(path.rfind('.') + 1);
     linears[last].push_back(path);
-    const std::optional<LoraTarget> target = target_of(adapter, path);
-    if (!target) continue;
-    adapted[last].push_back(path);
-    if (*target != default_targets(adapter))
-      refuse(target->rank == adapter.rank ? "alpha_pattern" : "rank_pattern", "adapters of several ranks or scales");
+    if (target_of(adapter, path)) adapted[last].push_back(path);
   }
   for (const std::string& name : adapter.target_modules)
     if (std::ranges::none_of(linears, [&](const auto& paths) {
@@ -205,13 +306,12 @@ PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std:
         }))
       user_error("adapter's target '{}': found no such linear in the model, expected names among {}", name,
                  fmt::join(linear_names(model), ", "));
-  PeftConfig plain{.base_model = adapter.base_model,
-                   .rank = adapter.rank,
-                   .alpha = adapter.alpha,
-                   .dropout = adapter.dropout,
-                   .rslora = adapter.rslora,
-                   .target_modules = adapter.target_modules};
-  if (!adapter.target_expression && adapter.exclude_modules.empty() && !adapter.layers_to_transform) return plain;
+  PeftConfig plain = adapter;
+  plain.layers_pattern.clear();  // what is adapted has been found: no other number stands in a path
+  if (!adapter.target_expression && adapter.exclude_modules.empty()) return plain;
+  plain.target_expression.reset();
+  plain.exclude_modules = {};
+  plain.layers_to_transform.reset();
   plain.target_modules.clear();
   for (const auto& [last, paths] : adapted) {
     const std::vector<std::string> whole{last};

@@ -30,6 +30,7 @@ struct ParamSpec {
   int group = 0;  // its index in ParamTable::groups
   bool trainable = false;
   bool decay = false;    // weight decay applies: all but norms and biases
+  double rate = 1;       // by which the learning rate is multiplied
   float initial = 0;     // an untrained vector holds it
   bool joined = false;   // its bytes follow the previous parameter's without a gap
   bool adapter = false;  // belongs to the adapter's files
@@ -47,7 +48,7 @@ struct Lora {
   ParamId a = kNoParam;  // the first of parts.size() joined parameters [rank, in]
   std::vector<LoraPart> parts{};
   double dropout = 0;  // the share of its input that is dropped in training
-  // Returns whether all parts have one rank and one scale, as every adapter that is trained has.
+  // Returns whether all parts have one rank and one scale.
   bool even() const;
   int64_t columns() const;  // returns the width of x A^T, the sum of the parts' ranks
 };
@@ -99,6 +100,10 @@ struct ParamTable {
   int64_t count(bool trainable_only) const;  // returns how many elements the parameters have
 };
 
+// Returns the names that a trained parameter has in an adapter's file: PEFT's for one of the model that is trained
+// whole, which saves an embedding that is the head too under both names.
+std::vector<std::string> names_in_adapter(const ParamTable& table, ParamId param);
+
 // Returns the last names of the linears of a model's layers, as PEFT takes them for targets, in the order of a layer.
 std::vector<std::string> linear_names(const ModelSpec& model);
 
@@ -108,8 +113,26 @@ ParamTable full_parameters(const ModelSpec& model, bool trainable);
 // linear is adapted.
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
 
-// Returns `adapter` without expressions and patterns, as snug trains and writes it. `source` is its name for messages.
-// UserError, by key, for one that is more than low-rank halves of one rank and one scale, and for a target that is no
+// Says which parameters a job trains, and how.
+struct ParamRules {
+  // Has low-rank halves, which are trained, and names modules that are trained whole beside them. Without an adapter
+  // the model's own parameters are trained.
+  std::optional<PeftConfig> adapter{};
+  std::vector<std::string> train{}, freeze{};  // without an adapter: what alone is trained, and what is not
+  double lora_plus_ratio = 1;  // the rate of halves B, by that of all else (LoRA+, Hayou et al., arXiv:2402.12354)
+};
+
+// Returns the table of what a job trains. UserError, by option, for a name that means none of the model's parameters,
+// and if nothing is left to train.
+ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules);
+
+// Returns the model's parameters, by name, that a name means: those of modules whose path is the name or ends with it,
+// and of modules within these. A part of a name may be a range of numbers: "layers.4-7.mlp". UserError that begins with
+// `option` if there are none.
+std::vector<std::string> parameters_named(const ModelSpec& model, const std::string& name, std::string_view option);
+
+// Returns `adapter` without expressions, as snug trains and writes it. `source` is its name for messages. UserError, by
+// key, for one that has more than low-rank halves and modules that are trained whole, and for a target that is no
 // linear of the model.
 PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source);
 

@@ -435,6 +435,7 @@ struct AdamW {
   uint64_t seed = 0;
   uint32_t stream = 0;
   uint64_t first = 0;
+  double rate = 1;  // by which the learning rate is multiplied
 };
 
 // ---- Host and disk --------------------------------------------------------------------------------------------------

@@ -100,8 +100,8 @@ constexpr auto describe(const TreeSum&) { return describe_as("tree_sum", "count"
 constexpr auto describe(const NormPartials&) { return describe_as("norm_partials"); }
 constexpr auto describe(const ClipFactor&) { return describe_as("clip_factor", "max_norm"); }
 constexpr auto describe(const AdamW&) {
-  return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "format", "seed", "stream",
-                     "first");
+  return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "format", "seed", "stream", "first",
+                     "rate");
 }
 constexpr auto describe(const HostTask&) { return describe_as("host_task", "job", "index"); }
 constexpr auto describe(const ReadFile&) { return describe_as("read_file", "file", "offset"); }
@@ -136,11 +136,19 @@ void for_each_field(const Kind& op, F&& f) {
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
     f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j), f(names[9], k);
   } else {
-    static_assert(names.size() == 9, "a kind with another number of fields needs a branch here");
-    const auto& [a, b, c, d, e, g, h, i, j] = op;
+    static_assert(names.size() == 10, "a kind with another number of fields needs a branch here");
+    const auto& [a, b, c, d, e, g, h, i, j, k] = op;
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
-    f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j);
+    f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j), f(names[9], k);
   }
+}
+
+// Returns whether a field is left out at its default: a program without it is described and hashed as it was before
+// ops had the field.
+template <class T>
+bool left_out(std::string_view field, const T& value) {
+  if constexpr (std::is_same_v<T, double>) return field == "rate" && value == 1;
+  return false;
 }
 
 std::string_view name(Distribution distribution) {
@@ -202,7 +210,9 @@ std::string attributes_text(const Attrs& attrs) {
   return std::visit(
       [](const auto& op) {
         std::string text;
-        for_each_field(op, [&](std::string_view field, const auto& value) { text += field_text(field, value); });
+        for_each_field(op, [&](std::string_view field, const auto& value) {
+          if (!left_out(field, value)) text += field_text(field, value);
+        });
         return text;
       },
       attrs);
@@ -248,7 +258,10 @@ class Serialisation {
 
   void add_op(const Op& op) {
     add(op.attrs.index());
-    std::visit([&](const auto& kind) { for_each_field(kind, [&](auto, const auto& value) { add(value); }); }, op.attrs);
+    const auto add_field = [&](std::string_view field, const auto& value) {
+      if (!left_out(field, value)) add(value);
+    };
+    std::visit([&](const auto& kind) { for_each_field(kind, add_field); }, op.attrs);
     add(op.lane), add(op.pass), add(op.min_loss_rows), add(op.retire), add(op.operands.size());
     for (const Operand& operand : op.operands) add_operand(operand);
   }

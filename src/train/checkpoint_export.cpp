@@ -81,18 +81,44 @@ void write_as(File& file, uint64_t offset, const std::vector<float>& values, con
 
 }  // namespace
 
+namespace {
+
+// Copies what is not trained from the file that holds it.
+void copy_values(File& out, uint64_t offset, const WeightSources& base, ParamId id, uint64_t bytes,
+                 const Heartbeat& heartbeat) {
+  const auto& place = std::get<TensorPlace>(base.params[static_cast<size_t>(id)]);
+  const File file = File::open_read(base.files[static_cast<size_t>(place.file)], IoMode::Buffered);
+  std::vector<std::byte> values(std::min<uint64_t>(bytes, kChunk));
+  for (uint64_t done = 0; done < bytes; done += values.size()) {
+    const auto some = std::span(values).first(std::min<uint64_t>(values.size(), bytes - done));
+    file.read(place.offset + done, some);
+    out.write(offset + done, some);
+    call(heartbeat);
+  }
+}
+
+}  // namespace
+
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
-                   const Heartbeat& heartbeat) {
+                   const WeightSources* base, const Heartbeat& heartbeat) {
   const TrainedValues source(checkpoint, heartbeat);
   std::vector<ParamId> ids;
   std::vector<SafetensorsTensor> tensors;
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
-    if (!param.trainable) continue;
-    ids.push_back(static_cast<ParamId>(i));
+    if (!param.trainable && !base) continue;
+    if (!param.trainable && !std::holds_alternative<TensorPlace>(base->params[i]))
+      user_error(
+          "{}: '{}' is not trained, and no file holds it as numbers: the run's result has it, its checkpoints not",
+          checkpoint.string(), param.name);
+    const auto id = static_cast<ParamId>(i);
     const bool whole = param.shape.rank > 0 && param.stored.rows == param.shape[0];
-    tensors.push_back({whole ? param.stored.tensor : param.name, dtype(ids.back()), param.shape});
+    for (std::string& name :
+         base ? std::vector{whole ? param.stored.tensor : param.name} : names_in_adapter(table, id)) {
+      ids.push_back(id);
+      tensors.push_back({std::move(name), dtype(id), param.shape});
+    }
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
   require_room_in_memory(file.parent_path(), layout.file_bytes);
@@ -101,6 +127,11 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   out.write(0, std::as_bytes(std::span(layout.header)));
   for (size_t i = 0; i < ids.size(); i++) {
     const int64_t count = table[ids[i]].shape.count();
+    if (!table[ids[i]].trainable) {
+      const uint64_t bytes = static_cast<uint64_t>(count) * element_bytes(tensors[i].dtype);
+      copy_values(out, layout.offset[i], *base, ids[i], bytes, heartbeat);
+      continue;
+    }
     for (int64_t begin = 0; begin < count; begin += kChunk) {
       const std::vector<float> values = source.read(table[ids[i]].name, {begin, std::min(begin + kChunk, count)});
       const uint64_t offset = layout.offset[i] + static_cast<uint64_t>(begin) * element_bytes(tensors[i].dtype);

@@ -142,14 +142,16 @@ Shape Storage::joined_shape(ParamId first, int count) const {
   Shape shape = table_[first].shape;
   for (int i = 1; i < count; i++) {
     const ParamSpec& next = table_[first + i];
-    check(next.joined && next.trainable == table_[first].trainable, "parameter '{}' does not follow '{}'", next.name,
-          table_[first].name);
+    check(next.joined, "parameter '{}' does not follow '{}'", next.name, table_[first].name);
     shape.dims[0] += next.shape[0];
   }
   return shape;
 }
 
 Operand Storage::view(const Operand& whole, ParamId first, int count) const {
+  for (ParamId id = first + 1; id < first + count; id++)
+    check(layout_.kind(id) == layout_.kind(first), "'{}' and '{}' lie in two segments", table_[first].name,
+          table_[id].name);
   Operand part = whole;
   part.offset += static_cast<uint64_t>(layout_.span(first).begin) * element_bytes(whole.dtype);
   part.shape = joined_shape(first, count);

@@ -329,7 +329,8 @@ std::vector<Form> forms_of(const JobSpec& spec) {
     // A job of steps alone has no sources.
     const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
     const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // by the files' quantisation
-    forms.push_back(spec.numerics.quantized_base() && param.linear && !left_out   ? Form::Quantized
+    const bool quantizes = spec.numerics.quantized_base() && param.linear && !param.trainable;
+    forms.push_back(quantizes && !left_out                                        ? Form::Quantized
                     : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
                                                                                   : Form::Plain);
   }

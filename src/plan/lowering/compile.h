@@ -18,7 +18,7 @@ struct JobSpec {
   bool step_only = false;  // only what a step repeats, to compare arrangements: neither verified nor hashed, never run
   ModelSpec model;
   ParamTable table;
-  std::optional<PeftConfig> adapter{};  // the one that is trained
+  ParamRules rules{};  // Train: by which the table was made
   WeightSources sources;
   Numerics numerics;
   Cut cut;

@@ -186,10 +186,13 @@ Output adapter_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
   std::vector<Transfer> transfers;
   for (size_t i = 0; i < job.table.params.size(); i++) {
-    if (!job.table.params[i].adapter) continue;
-    tensors.push_back({job.table.params[i].name, DType::F32, job.table.params[i].shape});
-    transfers.push_back(all_of(job.table.params[i].shape, static_cast<ParamId>(i)));
-    transfers.back().place.dtype = DType::F32;
+    const ParamSpec& param = job.table.params[i];
+    if (!param.trainable) continue;
+    for (std::string& name : names_in_adapter(job.table, static_cast<ParamId>(i))) {
+      tensors.push_back({std::move(name), DType::F32, param.shape});
+      transfers.push_back(all_of(param.shape, static_cast<ParamId>(i)));
+      transfers.back().place.dtype = DType::F32;
+    }
   }
   return one_file("adapter_model.safetensors", tensors, std::move(transfers));
 }
@@ -198,12 +201,16 @@ Output model_output(const JobContext& job, const WeightSources& sources, std::op
                     uint64_t max_bytes) {
   FileTensors files;
   const std::map<ParamId, Adapter> adapters = find_adapters(job.table);
+  // What a job does not train is copied as its file has it.
+  const bool trains = std::ranges::any_of(job.table.params, &ParamSpec::trainable) && adapters.empty();
   for (size_t i = 0; i < job.table.params.size(); i++) {
     const ParamSpec& param = job.table.params[i];
     if (param.adapter) continue;
     const auto id = static_cast<ParamId>(i);
     Transfer transfer = all_of(param.shape, id);
-    if (!job.layout().holds(id) && !adapters.contains(id)) transfer.source = std::get<TensorPlace>(sources.params[i]);
+    const bool kept = trains && !param.trainable && std::holds_alternative<TensorPlace>(sources.params[i]);
+    if (kept || (!job.layout().holds(id) && !adapters.contains(id)))
+      transfer.source = std::get<TensorPlace>(sources.params[i]);
     files.add(param.stored, param.shape, dtype.value_or(sources.dtypes[i].value_or(job.numerics.compute)), transfer);
   }
   for (const WeightSources::Extra& extra : sources.extras) {

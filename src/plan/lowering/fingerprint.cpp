@@ -27,7 +27,8 @@ Fields fields_of(const JobSpec& spec) {
   Fields fields;
   const bool adapters = std::ranges::any_of(spec.table.params, &ParamSpec::adapter);
   fields.push_back({std::string(kMethodFields), "method", adapters ? "lora" : "full"});
-  if (spec.adapter) add_fields(fields, kMethodFields, *spec.adapter);
+  if (spec.rules.adapter) add_fields(fields, kMethodFields, *spec.rules.adapter);
+  add_fields(fields, kMethodFields, spec.rules);
   add_fields(fields, kModelFields, spec.model);
   add_fields(fields, kNumericsFields, spec.numerics);
   fields.push_back({std::string(kNumericsFields), "linears that are not quantised", plain_linears(spec), ""});

@@ -36,6 +36,15 @@ void visit_fields(R& numerics, Visit&& visit) {
   visit("seed", seed);
 }
 
+// The fields of the adapter are added by themselves.
+template <RecordOf<ParamRules> R, class Visit>
+void visit_fields(R& rules, Visit&& visit) {
+  auto& [adapter, train, freeze, lora_plus_ratio] = rules;
+  visit("train_modules", train);
+  visit("freeze", freeze);
+  visit("lora_plus_ratio", lora_plus_ratio);
+}
+
 template <RecordOf<Cut> R, class Visit>
 void visit_fields(R& cut, Visit&& visit) {
   auto& [sequence_length, micro_batch, passes, ranks, short_eighths] = cut;

@@ -81,9 +81,15 @@ int ProgramPlacement::quantized(ParamId first, int count) const {
   return found;
 }
 
+bool ProgramPlacement::together(ParamId first, int count) const {
+  for (ParamId id = first + 1; id < first + count; id++)
+    if (job_.layout().kind(id) != job_.layout().kind(first)) return false;
+  return true;
+}
+
 Operand ProgramPlacement::weight(ParamId first, int count) {
-  std::optional<Operand> stored;  // unless some of it is quantized
-  if (quantized(first, count) == 0) stored = job_.storage.view(whole(first), first, count);
+  std::optional<Operand> stored;  // unless some of it is quantized, or a part is trained and another is not
+  if (quantized(first, count) == 0 && together(first, count)) stored = job_.storage.view(whole(first), first, count);
   if (stored && stored->dtype == job_.numerics.compute) return *stored;
   // Where several passes go through a layer together, a weight that one of them converts serves all.
   const int group = job_.table[first].group;
@@ -96,11 +102,11 @@ Operand ProgramPlacement::weight(ParamId first, int count) {
   } else {
     int64_t row = 0;
     for (ParamId id = first; id < first + count; id++) {
-      const int64_t end = row + job_.table[id].shape.rows();
-      const Operand part = rows(values, row, end);
+      const int64_t end = row + job_.table[id].shape[0];
+      const Operand part = values.shape.rank == 1 ? elements(values, row, end) : rows(values, row, end);
       if (quantized(id, 1) > 0)
         dequantize(emitter_, job_, whole(group, SegmentKind::Quantized), id, part);
-      else  // the quantisation left it out
+      else
         emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(id), id)), write(part)});
       row = end;
     }

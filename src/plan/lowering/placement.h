@@ -61,6 +61,8 @@ class ProgramPlacement : public Placement {
  private:
   // Returns how many of these parameters are quantized.
   int quantized(ParamId first, int count) const;
+  // Returns whether they lie in one segment.
+  bool together(ParamId first, int count) const;
   const std::vector<Operand>& whole(int group, SegmentKind kind);
   // Returns the parameters' codes, joined: in place where they are stored one after the other, else brought together.
   Fp8Rows joined_codes(ParamId first, int count);

@@ -236,6 +236,7 @@ class TrainProgram {
   }
 
   void backward() {
+    if (!passes_.front().builder->wants_gradient(passes_.front().x)) return;  // the head alone is trained
     fetch_values(layers() - 1, 0);
     for (int i = layers() - 1; i >= 0; i--) {
       const auto begin = emitter_.program().ops.size();

@@ -286,6 +286,7 @@ void GroupUpdates::update_tile(const Tile& tile) {
   const Numerics& n = job_.numerics;
   const ParamSpec& param = job_.table[tile.run->first];
   AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
+  adamw.rate = param.rate;
   if (n.state != StateFormat::Fp32) {
     adamw.seed = n.seed;
     adamw.stream = static_cast<uint32_t>(tile.run->first);

@@ -119,23 +119,13 @@ std::optional<int64_t> rows_of(const AdapterFiles& files, const std::string& par
   return entry.shape[0];
 }
 
-// Returns whether PEFT parts a tied head from its embedding, as it does where it trains a copy of one of them.
+// Returns whether PEFT parts a tied head from its embedding.
 bool is_parted(const AdapterFiles& files) {
-  if (files.config.ensure_weight_tying) return false;
-  const auto rows = files.tokens.find(files.head);
-  return files.is_saved(files.embedding) || files.is_saved(files.head) || rows != files.tokens.end();
+  const bool rows = !files.config.ensure_weight_tying && files.tokens.contains(files.head);
+  return rows || parts_head(files.config, files.embedding, files.head);
 }
 
 }  // namespace
-
-// PEFT takes a module for saved if its path ends with the name, wherever the name begins, together with everything in
-// the module.
-bool AdapterFiles::is_saved(const std::string& param) const {
-  for (size_t end = param.rfind('.'); end != std::string::npos; end = param.rfind('.', end - 1))
-    for (const std::string& name : config.modules_to_save)
-      if (std::string_view(param).substr(0, end).ends_with(name)) return true;
-  return false;
-}
 
 std::vector<std::string> AdapterFiles::replaced() const {
   std::vector<std::string> params;

@@ -26,8 +26,6 @@ struct AdapterFiles {
   PeftConfig config;
   std::string embedding, head;  // the model's parameters of these names
 
-  // Returns whether the configuration says that a parameter of the model is saved whole.
-  bool is_saved(const std::string& param) const;
   // Returns the model's own parameters that are replaced, wholly or in rows.
   std::vector<std::string> replaced() const;
   std::string where(const std::string& tensor) const;  // file and tensor, for messages

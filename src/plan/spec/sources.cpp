@@ -290,7 +290,7 @@ class Finder {
     std::set<std::string_view> known;
     for (const ParamSpec& param : table_.params) {
       known.insert(param.name);
-      if (!param.adapter && adapter_->is_saved(param.name) && !adapter_->tensors.contains(param.name))
+      if (!param.adapter && saves_whole(adapter_->config, param.name) && !adapter_->tensors.contains(param.name))
         user_error("{}: found no tensor of '{}', which adapter_config.json, key 'modules_to_save', names",
                    adapter_->index.files()[0].string(), param.name);
       if (param.linear && sources_.format != BaseFormat::Plain && adapter_->tensors.contains(param.name))

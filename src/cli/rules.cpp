@@ -1,0 +1,258 @@
+#include "cli/rules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "base/error.h"
+#include "model/model_config.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kMostRank = 1 << 16;
+constexpr double kMostAlpha = 1e6;
+
+// Names the options of what a method trains.
+constexpr std::array<const char*, 11> kLoraKeys{"lora_rank",       "lora_alpha",        "lora_rslora",
+                                                "lora_dropout",    "lora_targets",      "lora_rank_pattern",
+                                                "lora_layers",     "modules_to_save",   "ensure_weight_tying",
+                                                "lora_plus_ratio", "lora_alpha_pattern"};
+constexpr std::array<const char*, 2> kFullKeys{"train_modules", "freeze"};
+
+// Reads "NAME=NUMBER" entries of an option.
+template <class T>
+std::vector<std::pair<Pattern, T>> parse_patterns(const std::vector<std::string>& entries, const std::string& option,
+                                                  T least, T most) {
+  std::vector<std::pair<Pattern, T>> patterns;
+  for (const std::string& entry : entries) {
+    const size_t equals = entry.rfind('=');
+    T value{};
+    const char* const end = entry.data() + entry.size();
+    const char* const begin = equals == std::string::npos ? end : entry.data() + equals + 1;
+    const auto [stop, error] = std::from_chars(begin, end, value);
+    if (equals == std::string::npos || equals == 0 || error != std::errc() || stop != end ||
+        !(value >= least && value <= most))
+      user_error("{}: found '{}', expected NAME=NUMBER with a number from {} to {}", option, entry, least, most);
+    patterns.emplace_back(pattern_of_ends(entry.substr(0, equals), option), value);
+  }
+  return patterns;
+}
+
+std::vector<int64_t> parse_layers(const std::vector<std::string>& entries, int64_t layers) {
+  std::set<int64_t> numbers;
+  for (const std::string& entry : entries) {
+    int64_t first = 0, last = 0;
+    const char *const begin = entry.data(), *const end = begin + entry.size();
+    auto [stop, error] = std::from_chars(begin, end, first);
+    last = first;
+    if (error == std::errc() && stop != end && *stop == '-') {
+      const auto second = std::from_chars(stop + 1, end, last);
+      stop = second.ptr, error = second.ec;
+    }
+    if (error != std::errc() || stop != end || first < 0 || last < first || last >= layers)
+      user_error("lora_layers: found '{}', expected numbers or ranges such as 8-15, of layers 0 to {}", entry,
+                 layers - 1);
+    for (int64_t i = first; i <= last; i++) numbers.insert(i);
+  }
+  return {numbers.begin(), numbers.end()};
+}
+
+// Returns names for modules_to_save that mean these parameters to PEFT, which looks at the ends of texts, and to
+// options, which look at the parts of paths: `names` where both take them so, else paths of modules.
+std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<std::string>& names, bool as_peft) {
+  std::vector<std::string> result;
+  ModelSpec parted = model;
+  parted.tied = false;
+  const ParamTable table = full_parameters(parted, false);
+  for (const std::string& name : names) {
+    std::set<std::string> to_peft, chosen;
+    const PeftConfig one{.modules_to_save = {name}};
+    for (const ParamSpec& param : table.params)
+      if (saves_whole(one, param.name)) to_peft.insert(param.name);
+    try {
+      for (std::string& param : parameters_named(parted, name, "modules_to_save")) chosen.insert(std::move(param));
+    } catch (const UserError&) {
+      if (!as_peft || to_peft.empty()) throw;
+    }
+    if (to_peft == chosen) {
+      result.push_back(name);
+      continue;
+    }
+    std::set<std::string> modules;
+    for (const std::string& param : as_peft ? to_peft : chosen) modules.insert(param.substr(0, param.rfind('.')));
+    result.insert(result.end(), modules.begin(), modules.end());
+  }
+  std::ranges::sort(result);
+  const auto repeated = std::ranges::unique(result);
+  result.erase(repeated.begin(), repeated.end());
+  return result;
+}
+
+std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfig& adapter) {
+  std::vector<std::string> adapted;
+  for (const ParamSpec& param : full_parameters(model, false).params)
+    if (const std::string path = param.name.substr(0, param.name.rfind('.')); param.linear && target_of(adapter, path))
+      adapted.push_back(path);
+  return adapted;
+}
+
+bool fits_any(const Pattern& pattern, const std::vector<std::string>& paths) {
+  return std::ranges::any_of(paths, [&](const std::string& path) { return pattern.matches(path); });
+}
+
+// Refuses patterns that fit no linear that is adapted.
+void refuse_vain_patterns(const ModelSpec& model, const PeftConfig& adapter) {
+  const std::vector<std::string> adapted = adapted_linears(model, adapter);
+  const auto judge = [&](std::string_view option, const auto& patterns) {
+    for (const auto& entry : patterns)
+      if (!fits_any(entry.first, adapted))
+        user_error("{}: '{}' names none of the linears that are adapted, expected ends of names such as '{}'", option,
+                   written_pattern(entry.first), adapted.empty() ? "q_proj" : adapted[0]);
+  };
+  judge("lora_rank_pattern", adapter.rank_pattern);
+  judge("lora_alpha_pattern", adapter.alpha_pattern);
+}
+
+// Leaves out such patterns of an adapter that is continued; a note names them (find_sources()).
+void drop_vain_patterns(const ModelSpec& model, PeftConfig& adapter) {
+  const std::vector<std::string> adapted = adapted_linears(model, adapter);
+  const auto is_vain = [&](const auto& entry) { return !fits_any(entry.first, adapted); };
+  std::erase_if(adapter.rank_pattern, is_vain);
+  std::erase_if(adapter.alpha_pattern, is_vain);
+}
+
+// Refuses options of what is trained that the method, or the adapter that is continued, leaves no room for.
+void refuse_other_rules(Options options) {
+  const bool full = options.method == "full";
+  const Options defaults;
+  const auto differs = [&](const char* key) {
+    const OptionSpec& spec = find_option(key, "job");
+    return spec.get(options) != spec.get(defaults);
+  };
+  if (!full)
+    for (const char* key : kFullKeys)
+      if (differs(key))
+        user_error(
+            "{}: found {}, expected nothing: --method lora trains adapters and what modules_to_save names; --method "
+            "full trains the model's own weights",
+            key, find_option(key, "job").get(options));
+  if (!full && options.adapter.empty()) return;
+  std::ranges::sort(options.lora_targets);  // an adapter's are
+  Options own;
+  if (!full) take_adapter(own, adapter_of(options));
+  for (const char* key : kLoraKeys) {
+    const OptionSpec& spec = find_option(key, "job");
+    const std::string found = spec.get(options);
+    const bool passed_over = !differs(key) && (full || !options.given.contains(key));
+    if (passed_over || found == spec.get(own)) continue;
+    if (full && key == std::string_view("modules_to_save"))
+      user_error("{}: found {}, expected nothing: --method full trains all weights, or what train_modules names", key,
+                 found);
+    if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
+    if (key == std::string_view("lora_plus_ratio")) continue;  // no adapter says it
+    user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
+  }
+}
+
+}  // namespace
+
+PeftConfig adapter_of(const Options& options) {
+  const ModelSpec model = read_model_config(options.model).spec;
+  if (!options.adapter.empty()) {
+    const std::filesystem::path directory = options.adapter;
+    PeftConfig adapter = plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
+    adapter.modules_to_save = saved_names(model, adapter.modules_to_save, true);
+    drop_vain_patterns(model, adapter);
+    return adapter;
+  }
+  PeftConfig config;
+  config.rank = options.lora_rank;
+  config.alpha = options.lora_alpha;
+  config.rslora = options.lora_rslora;
+  config.dropout = options.lora_dropout;
+  config.target_modules = options.lora_targets;
+  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names(model);
+  std::ranges::sort(config.target_modules);
+  config.rank_pattern = parse_patterns<int64_t>(options.lora_rank_pattern, "lora_rank_pattern", 1, kMostRank);
+  config.alpha_pattern = parse_patterns<double>(options.lora_alpha_pattern, "lora_alpha_pattern", 1e-6, kMostAlpha);
+  if (!options.lora_layers.empty())
+    config.layers_to_transform = parse_layers(options.lora_layers, std::ssize(model.layers));
+  config.modules_to_save = saved_names(model, options.modules_to_save, false);
+  config.ensure_weight_tying = options.ensure_weight_tying;
+  config = plain_adapter(model, config, "lora_targets");
+  refuse_vain_patterns(model, config);
+  return config;
+}
+
+void take_adapter(Options& options, const PeftConfig& adapter) {
+  options.lora_rank = adapter.rank;
+  options.lora_alpha = adapter.alpha;
+  options.lora_rslora = adapter.rslora;
+  options.lora_dropout = adapter.dropout;
+  options.lora_targets = adapter.target_modules;
+  options.lora_rank_pattern = written_patterns(adapter.rank_pattern);
+  options.lora_alpha_pattern = written_patterns(adapter.alpha_pattern);
+  options.lora_layers.clear();
+  for (const int64_t layer : adapter.layers_to_transform.value_or(std::vector<int64_t>{}))
+    options.lora_layers.push_back(fmt::format("{}", layer));
+  options.modules_to_save = adapter.modules_to_save;
+  options.ensure_weight_tying = adapter.ensure_weight_tying;
+}
+
+ParamRules rules_of(const Options& options) {
+  if (options.method == "full" && !options.adapter.empty())
+    user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
+  refuse_other_rules(options);
+  if (options.method == "full") return {.train = options.train_modules, .freeze = options.freeze};
+  return {.adapter = adapter_of(options), .lora_plus_ratio = options.lora_plus_ratio};
+}
+
+void fit_to_rules(ModelSpec& model, const ParamRules& rules) {
+  if (rules.adapter && model.tied && parts_head(*rules.adapter, model.embedding, model.head)) model.tied = false;
+}
+
+void refuse_to_train(const AdapterFiles& files, const PeftConfig& adapter) {
+  const bool one_matrix = adapter.ensure_weight_tying && saves_whole(adapter, files.embedding);
+  for (const std::string& param : files.replaced())
+    if (!saves_whole(adapter, param) && !(one_matrix && param == files.head))
+      user_error(
+          "{}: holds '{}' beside the adapter, which modules_to_save does not name: training on it is not supported "
+          "yet; "
+          "eval, generate, chat and merge read it",
+          files.index.files()[0].string(), param);
+}
+
+void note_rules(JobSpec& spec, bool tied) {
+  const std::optional<PeftConfig>& adapter = spec.rules.adapter;
+  if (!adapter) return;
+  std::vector<std::string>& notes = spec.sources.notes;
+  if (tied && !spec.model.tied)
+    notes.push_back(fmt::format(
+        "'{}' was the head too: modules_to_save makes each a matrix of its own, as PEFT does, and the model is no "
+        "longer tied; --ensure-weight-tying keeps one",
+        spec.model.embedding));
+  const bool saved = saves_whole(*adapter, spec.model.embedding) || saves_whole(*adapter, spec.model.head);
+  if (adapter->ensure_weight_tying && !(tied && saved))
+    notes.push_back(
+        fmt::format("ensure_weight_tying changes nothing: {}", tied ? "modules_to_save names neither embedding nor head"
+                                                                    : "the model's head is not its embedding"));
+}
+
+std::string method_words(const JobSpec& spec) {
+  if (!spec.rules.adapter) {
+    const bool all = std::ranges::all_of(spec.table.params, &ParamSpec::trainable);
+    return all ? "full" : "full, the rest frozen";
+  }
+  std::set<int64_t> ranks;
+  for (const LayerParams& layer : spec.table.layers)
+    for (const Linear* linear : layer.linears())
+      for (const LoraPart& part : linear->lora.parts) ranks.insert(part.rank);
+  std::string words = ranks.size() == 1 ? fmt::format("lora, rank {}", *ranks.begin())
+                                        : fmt::format("lora, ranks {} to {}", *ranks.begin(), *ranks.rbegin());
+  if (!spec.rules.adapter->modules_to_save.empty())
+    words += fmt::format(", {} whole", fmt::join(spec.rules.adapter->modules_to_save, ", "));
+  return words;
+}
+
+}  // namespace snug

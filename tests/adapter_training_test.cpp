@@ -1,0 +1,211 @@
+// Training by rules: adapters of several ranks, scales and layers, modules trained whole beside them or alone, and
+// LoRA+, against ten steps of PEFT's (tests/fixtures/README.md).
+#include <gtest/gtest.h>
+
+#include "cli/job.h"
+#include "cli/rules.h"
+#include "expect_error.h"
+#include "plan/lowering/fingerprint.h"
+#include "temp_directory.h"
+#include "tiny_model.h"
+#include "train/checkpoint_export.h"
+#include "train/export.h"
+
+namespace snug {
+namespace {
+
+std::filesystem::path adapters() { return std::filesystem::path(SNUG_FIXTURES) / "adapters"; }
+
+std::vector<TinySample> samples_of_adapters() {
+  std::vector<TinySample> samples;
+  const auto stored = read_json(adapters() / "samples.json");
+  for (const auto& ids : stored) samples.push_back({ids.get<std::vector<int32_t>>(), ids.get<std::vector<int32_t>>()});
+  return samples;
+}
+
+Options options_on(const std::string& base) {
+  Options options;
+  options.model = (adapters() / base).string();
+  options.device = "cpu";
+  options.compute = "fp32";
+  options.sequence_length = 32;
+  options.weight_decay = 0.1;
+  return options;
+}
+
+Options options_from(const std::string& adapter) {
+  Options options = options_on(read_json(adapters() / "expected.json")[adapter]["base"]);
+  options.adapter = (adapters() / adapter).string();
+  return options;
+}
+
+// What each stored run trains, as options.
+std::map<std::string, Options> runs() {
+  std::map<std::string, Options> all;
+  for (const char* name : {"plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear",
+                           "tied_saved_embedding", "tied_saved_head", "tied_together"})
+    all[name] = options_from(name);
+  all["plain_plus"] = options_from("plain");
+  all["plain_plus"].lora_plus_ratio = 16;
+  all["uneven_plus"] = options_from("uneven");
+  all["uneven_plus"].lora_plus_ratio = 4;
+  const auto full = [&](const char* name, const char* base, std::vector<std::string> train,
+                        std::vector<std::string> freeze) {
+    all[name] = options_on(base);
+    all[name].method = "full";
+    all[name].train_modules = std::move(train);
+    all[name].freeze = std::move(freeze);
+  };
+  full("full_last", "own_head", {}, {"embed_tokens", "layers.0"});
+  full("full_embedding", "own_head", {"embed_tokens"}, {});
+  full("full_tied_embedding", "tied", {"model.embed_tokens"}, {});
+  full("full_head", "own_head", {"lm_head"}, {});
+  full("full_norm", "tied", {"norm"}, {});
+  full("full_some", "tied", {"k_proj", "gate_proj"}, {"layers.1-1.mlp"});
+  return all;
+}
+
+constexpr double kRate = 1e-3;
+
+JobSpec job_of(const Options& options, int64_t passes) {
+  JobSpec spec = make_job(options, Purpose::Train);
+  spec.cut.passes = passes;
+  spec.cut.micro_batch = std::ssize(samples_of_adapters()) / passes;
+  spec.evaluate = true;
+  return spec;
+}
+
+double loss_of(Options options) {
+  const std::vector<TinySample> samples = samples_of_adapters();
+  JobSpec spec = make_job(options, Purpose::Evaluate);
+  spec.cut.micro_batch = std::ssize(samples);
+  TinySession session(spec, 1);
+  session.load();
+  return TinyTrainer(session).evaluate(samples) / static_cast<double>(loss_tokens(samples));
+}
+
+TEST(AdapterTraining, TenStepsOfEveryKindAreThoseOfPeft) {
+  const auto stored = read_json(adapters() / "trained.json");
+  const auto samples = samples_of_adapters();
+  ASSERT_EQ(stored.size(), runs().size());
+  for (const auto& [name, options] : runs())
+    for (const int64_t passes : {1, 2}) {
+      TinySession session(job_of(options, passes), 1);
+      session.load();
+      TinyTrainer trainer(session);
+      for (int64_t number = 1; number <= 10; number++) {
+        const StepResult got = trainer.step(samples, number, kRate);
+        const double loss = stored[name]["loss"][static_cast<size_t>(number - 1)],
+                     norm = stored[name]["grad_norm"][static_cast<size_t>(number - 1)];
+        EXPECT_NEAR(got.loss, loss, 1e-4 * loss) << name << ", step " << number << " of " << passes << " passes";
+        EXPECT_NEAR(got.norm, norm, 1e-3 * norm) << name << ", step " << number << " of " << passes << " passes";
+      }
+    }
+}
+
+// What a run writes says and computes what it trained: alone, merged, and where training goes on from it.
+TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
+  const auto samples = samples_of_adapters();
+  for (const auto& [name, options] : runs()) {
+    const TempDirectory directory;
+    const auto out = directory.path() / "out", merged = directory.path() / "merged";
+    TinySession session(job_of(options, 1), 1);
+    session.load();
+    TinyTrainer trainer(session);
+    for (int64_t number = 1; number <= 3; number++) trainer.step(samples, number, kRate);
+    const double loss = trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples));
+    Options written = options_on(std::filesystem::path(options.model).filename());
+    if (options.method == "full") {
+      export_model(session, out, options.model, Existing::Refuse);
+      written.model = out.string();
+      EXPECT_NEAR(loss_of(written), loss, 1e-5) << name;
+      continue;
+    }
+    export_adapter(session, out, adapter_of(options), options.model);
+    written.adapter = out.string();
+    EXPECT_NEAR(loss_of(written), loss, 1e-5) << name;
+    // Training goes on from it, by the same rules.
+    EXPECT_EQ(make_job(written, Purpose::Train).table.count(true), session.spec().table.count(true)) << name;
+    Options again = options_on(std::filesystem::path(options.model).filename());
+    take_adapter(again, adapter_of(written));
+    Fields of_options = fields_of(make_job(again, Purpose::Train)),
+           of_adapter = fields_of(make_job(written, Purpose::Train));
+    EXPECT_EQ(differences(of_options, of_adapter, kResultFields), std::vector<std::string>{}) << name;
+
+    TinySession merge(make_job(written, Purpose::Merge), 1);
+    merge.load();
+    export_model(merge, merged, options.model, Existing::Refuse);
+    written.adapter.clear();
+    written.model = merged.string();
+    EXPECT_NEAR(loss_of(written), loss, 1e-5) << name;
+  }
+}
+
+// Bytes of what is frozen are the base's.
+TEST(AdapterTraining, WhatIsFrozenIsWrittenAsItWas) {
+  const TempDirectory directory;
+  Options options = runs().at("full_some");
+  options.compute = "bf16";
+  TinySession session(job_of(options, 1), 1);
+  session.load();
+  TinyTrainer(session).step(samples_of_adapters(), 1, kRate);
+  export_model(session, directory.path() / "out", options.model, Existing::Refuse);
+  const auto before = read_tensors(adapters() / "tied" / "model.safetensors"),
+             after = read_tensors(directory.path() / "out" / "model.safetensors");
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, values] : before) {
+    const bool trained = name.find("k_proj") != name.npos || name.find("layers.0.mlp.gate_proj") != name.npos;
+    EXPECT_EQ(after.at(name) == values, !trained) << name;
+  }
+}
+
+TEST(AdapterTraining, OptionsMakeTheAdaptersOfPeft) {
+  Options options = options_on("own_head");
+  options.lora_rank = 3;
+  options.lora_alpha = 6;
+  options.lora_rank_pattern = {"k_proj=5", "layers\\.1\\.mlp\\.up_proj=1", "model.layers.0.self_attn.q_proj=2"};
+  options.lora_alpha_pattern = {"gate_proj=11", "layers\\.[0-9]+\\.self_attn\\.(q|v)_proj=3"};
+  Options stored = options_from("uneven");
+  EXPECT_EQ(differences(fields_of(make_job(options, Purpose::Train)), fields_of(make_job(stored, Purpose::Train)),
+                        kResultFields),
+            std::vector<std::string>{});
+  options = options_on("own_head");
+  options.lora_layers = {"1"};
+  const ParamTable table = make_job(options, Purpose::Train).table;
+  EXPECT_TRUE(table.layers[0].qkv.lora.parts.empty());
+  EXPECT_EQ(table.layers[1].qkv.lora.parts.size(), 3u);
+}
+
+void expect_refused(const Options& options, const std::string& message) {
+  EXPECT_TRUE(fails_with<UserError>([&] { make_job(options, Purpose::Train); }, message));
+}
+
+TEST(AdapterTraining, RulesThatMeanNothingAreRefused) {
+  const auto with = [](const char* key, const char* value, const char* method = "lora") {
+    Options options = options_on("tied");
+    options.method = method;
+    find_option(key, "test").set(options, value);
+    return options;
+  };
+  expect_refused(with("lora_rank_pattern", "x_proj=4"), "'x_proj' names none of the linears that are adapted");
+  expect_refused(with("lora_rank_pattern", "q_proj"), "found 'q_proj', expected NAME=NUMBER");
+  expect_refused(with("lora_alpha_pattern", "q_proj=0"), "expected NAME=NUMBER");
+  expect_refused(with("lora_layers", "1-2"), "of layers 0 to 1");
+  expect_refused(with("modules_to_save", "head"), "modules_to_save: 'head' names none");
+  expect_refused(with("train_modules", "norm"), "--method lora trains adapters");
+  expect_refused(with("freeze", "layers.7", "full"), "freeze: 'layers.7' names none");
+  expect_refused(with("freeze", "model", "full"), "found nothing left to train");
+  expect_refused(with("train_modules", "lm_head", "full"), "the model's head is its embedding, 'model.embed_tokens'");
+  expect_refused(with("lora_plus_ratio", "16", "full"), "lora_plus_ratio: found 16, expected nothing");
+  expect_refused(with("modules_to_save", "norm", "full"), "what train_modules names");
+}
+
+// PEFT takes every module whose path ends with "norm" for saved; options mean the module of that name.
+TEST(AdapterTraining, NamesOfModulesMeanThemToPeftToo) {
+  Options options = options_on("own_head");
+  options.modules_to_save = {"norm", "embed_tokens"};
+  EXPECT_EQ(adapter_of(options).modules_to_save, (std::vector<std::string>{"embed_tokens", "model.norm"}));
+}
+
+}  // namespace
+}  // namespace snug

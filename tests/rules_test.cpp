@@ -1,0 +1,95 @@
+// Parameters of several kinds in a group, under arrangements of bytes and ranks: the same bits, arenas as forecast.
+#include <gtest/gtest.h>
+
+#include "arranged.h"
+
+namespace snug {
+namespace {
+
+struct RulesCase {
+  std::string name, family;
+  ParamRules rules;
+  BaseFormat base = BaseFormat::Plain;
+
+  JobSpec job() const {
+    JobSpec spec = tiny_job(family, std::nullopt, DType::BF16);
+    spec.rules = rules;
+    SourceRequest request{models() / family, false, 1, std::nullopt};
+    if (rules.adapter && spec.model.tied && parts_head(*rules.adapter, spec.model.embedding, spec.model.head)) {
+      spec.model.tied = false;
+      request.head_is_embedding = true;
+    }
+    spec.table = trained_parameters(spec.model, rules);
+    spec.sources = find_sources(spec.table, request);
+    spec.numerics.base_format = base;
+    return spec;
+  }
+};
+
+PeftConfig adapter(const std::vector<std::string>& targets) {
+  return {.rank = 4, .alpha = 8, .target_modules = targets};
+}
+
+std::vector<RulesCase> cases() {
+  std::vector<RulesCase> all;
+  PeftConfig uneven = adapter({"k_proj", "q_proj", "down_proj"});
+  uneven.rank_pattern = {{pattern_of_ends("k_proj", "test"), 5}};
+  uneven.modules_to_save = {"lm_head", "model.norm"};
+  all.push_back({"uneven", "llama", {.adapter = uneven, .lora_plus_ratio = 4}});
+  PeftConfig scaled = adapter({"gate_proj", "up_proj", "v_proj"});
+  scaled.alpha_pattern = {{pattern_of_ends("up_proj", "test"), 3}};
+  scaled.layers_to_transform = {1};
+  all.push_back({"of a layer", "llama", {.adapter = scaled}, BaseFormat::Int8});
+  PeftConfig parted = adapter({"v_proj"});
+  parted.dropout = 0.25;
+  parted.modules_to_save = {"lm_head"};
+  all.push_back({"parted head", "qwen2_tied", {.adapter = parted}});
+  PeftConfig together = adapter({"v_proj"});
+  together.modules_to_save = {"embed_tokens"};
+  together.ensure_weight_tying = true;
+  all.push_back({"tied", "qwen2_tied", {.adapter = together}});
+  all.push_back({"linears", "qwen2_tied", {.train = {"k_proj", "layers.0.mlp.gate_proj"}}});
+  all.push_back({"over codes", "llama", {.train = {"q_proj", "layers.1"}}, BaseFormat::Int8});
+  all.push_back({"head", "llama", {.train = {"lm_head"}}});
+  all.push_back({"embedding", "llama", {.freeze = {"lm_head", "layers"}}});
+  return all;
+}
+
+TEST(Rules, ArrangementsChangeNoBit) {
+  for (const RulesCase& one : cases())
+    for (int ranks = 1; ranks <= std::min(2, kMostRanks); ranks++) {
+      Arrangement plain;
+      plain.ranks = ranks;
+      plain.passes = 2;
+      const Outcome expected = train(one.job(), plain);
+      EXPECT_GT(expected.saved.size(), 0u) << one.name;
+      EXPECT_NE(expected.steps.front().loss, expected.steps.back().loss) << one.name;
+      for (const int stage : {0, 2, 3}) {
+        Arrangement a = plain;
+        a.zero = stage;
+        a.recompute = stage == 2 ? Recompute::Mlp : Recompute::Block;
+        a.states = a.gradients = a.inputs = Space::Host;
+        a.weights = stage == 3 ? Space::Disk : Space::Device;
+        a.layer_major = stage == 3;
+        a.deferred = stage == 0;
+        a.speculative = stage == 2;
+        EXPECT_TRUE(train(one.job(), a) == expected) << one.name << ": " << to_string(a);
+      }
+    }
+}
+
+// Without layers to train the backward ends at the first that has something to train, or at the head.
+TEST(Rules, NothingIsComputedBeforeWhatIsTrained) {
+  const auto ops_of_pass = [](const ParamRules& rules) {
+    const Compiled compiled = compile(arranged(RulesCase{"", "llama", rules}.job(), {}, 0), *usual_ground().facts());
+    return compiled.set.programs[compiled.at(Task::Pass)].ops.size();
+  };
+  const size_t head = ops_of_pass({.train = {"lm_head"}}), last = ops_of_pass({.train = {"layers.1"}}),
+               first = ops_of_pass({.train = {"layers.0"}}), all = ops_of_pass({});
+  EXPECT_LT(head, last);
+  EXPECT_LT(last, first);
+  EXPECT_LT(first, all);
+}
+
+}  // namespace
+}  // namespace snug
