@@ -6,12 +6,13 @@ of that quantiser's files with what llama.cpp reads.
 
 SOURCES is llama.cpp's source directory, as the source distribution of llama-cpp-python has it in vendor/llama.cpp; its
 programs are built in OUT, once. For each format: the types of all tensors are those that llama.cpp's quantiser gives
-them in a file made of the same F16; `snug eval` finds in the exported file at most 1.01 times the loss of that file;
-and llama.cpp goes on from some prompts as snug does in fp32 with the file imported again. Where weights are quantised
-llama.cpp rounds activations to 8 bits, so that the two may part at a near tie: there it is only printed how many are
-equal. For each kind of file that the quantiser writes without statistics of activations: snug imports the same weights,
-byte for byte, from the file and from the F32 file that llama.cpp makes of it; kinds that the quantiser does not write of
-this model, for its columns, are named. Needs gguf, CMake and a compiler.
+them in a file made of the same F16, and in Q8_0 all tensors are those of that file byte for byte, so that llama.cpp goes
+on from both alike; `snug eval` finds in the exported file at most 1.01 times the loss of that file; and llama.cpp goes
+on from some prompts as snug does in fp32 with the file imported again. Where weights are quantised llama.cpp rounds
+activations to 8 bits, so that the two may part at a near tie: there it is only printed how many are equal. For each kind
+of file that the quantiser writes without statistics of activations: snug imports the same weights, byte for byte, from
+the file and from the F32 file that llama.cpp makes of it; kinds that the quantiser does not write of this model, for its
+columns, are named. Needs gguf, CMake and a compiler.
 """
 import argparse
 import collections
@@ -50,6 +51,13 @@ def build(sources, out):
 
 def types_of(path):
     return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+
+
+def other_tensors(path, expected):
+    """The names of the tensors that differ in a byte."""
+    ours = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
+    return [tensor.name for tensor in gguf.GGUFReader(expected).tensors
+            if ours[tensor.name].tobytes() != tensor.data.tobytes()]
 
 
 def check_reading(snug, quantize, source, out):
@@ -107,6 +115,8 @@ def main():
             if ours != expected:
                 other = [f"{key}: {ours.get(key)}, not {expected[key]}" for key in expected if ours.get(key) != expected[key]]
                 failures.append(f"{name}: types of tensors differ: {'; '.join(other[:5])}")
+        if name == "q8_0" and (other := other_tensors(path, theirs)):
+            failures.append(f"{name}: {len(other)} tensors differ from llama.cpp's: {', '.join(other[:5])}")
         counts = collections.Counter(types_of(path).values())
         mine, other = loss(path), loss(theirs)
         if mine > 1.01 * other:
