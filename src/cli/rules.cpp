@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "model/model_config.h"
+#include "model/multimodal.h"
 
 namespace snug {
 namespace {
@@ -97,6 +98,13 @@ std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfi
   return adapted;
 }
 
+// Names the adapted linears of a multimodal model by their paths: by their last names PEFT would find such of its
+// vision tower too.
+PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model) {
+  if (model.embedding.starts_with(kTextModelPrefix)) adapter.target_modules = adapted_linears(model, adapter);
+  return adapter;
+}
+
 bool fits_any(const Pattern& pattern, const std::vector<std::string>& paths) {
   return std::ranges::any_of(paths, [&](const std::string& path) { return pattern.matches(path); });
 }
@@ -158,13 +166,13 @@ void refuse_other_rules(Options options) {
 }  // namespace
 
 PeftConfig adapter_of(const Options& options) {
-  const ModelSpec model = read_model_config(options.model).spec;
+  const ModelSpec model = read_model_config(options.model, options.family).spec;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
     PeftConfig adapter = plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
     adapter.modules_to_save = saved_names(model, adapter.modules_to_save, true);
     drop_vain_patterns(model, adapter);
-    return adapter;
+    return named_in_full(adapter, model);
   }
   PeftConfig config;
   config.rank = options.lora_rank;
@@ -182,7 +190,7 @@ PeftConfig adapter_of(const Options& options) {
   config.ensure_weight_tying = options.ensure_weight_tying;
   config = plain_adapter(model, config, "lora_targets");
   refuse_vain_patterns(model, config);
-  return config;
+  return named_in_full(config, model);
 }
 
 void take_adapter(Options& options, const PeftConfig& adapter) {

@@ -79,14 +79,9 @@ void write_as(File& file, uint64_t offset, const std::vector<float>& values, con
   file.write(offset, std::as_bytes(std::span<const T>(rounded)));
 }
 
-}  // namespace
-
-namespace {
-
 // Copies what is not trained from the file that holds it.
-void copy_values(File& out, uint64_t offset, const WeightSources& base, ParamId id, uint64_t bytes,
+void copy_values(File& out, uint64_t offset, const WeightSources& base, const TensorPlace& place, uint64_t bytes,
                  const Heartbeat& heartbeat) {
-  const auto& place = std::get<TensorPlace>(base.params[static_cast<size_t>(id)]);
   const File file = File::open_read(base.files[static_cast<size_t>(place.file)], IoMode::Buffered);
   std::vector<std::byte> values(std::min<uint64_t>(bytes, kChunk));
   for (uint64_t done = 0; done < bytes; done += values.size()) {
@@ -120,6 +115,12 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
       tensors.push_back({std::move(name), dtype(id), param.shape});
     }
   }
+  std::vector<TensorPlace> copied;
+  for (const WeightSources::Extra& extra : base ? base->extras : std::vector<WeightSources::Extra>{}) {
+    if (extra.same_as != kNoParam) continue;  // the embedding's values, which are trained
+    tensors.push_back({extra.name, extra.place.dtype, extra.shape});
+    copied.push_back(extra.place);
+  }
   const SafetensorsLayout layout = layout_safetensors(tensors);
   require_room_in_memory(file.parent_path(), layout.file_bytes);
   File out = File::create(file, IoMode::Buffered);
@@ -129,7 +130,8 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     const int64_t count = table[ids[i]].shape.count();
     if (!table[ids[i]].trainable) {
       const uint64_t bytes = static_cast<uint64_t>(count) * element_bytes(tensors[i].dtype);
-      copy_values(out, layout.offset[i], *base, ids[i], bytes, heartbeat);
+      const auto& place = std::get<TensorPlace>(base->params[static_cast<size_t>(ids[i])]);
+      copy_values(out, layout.offset[i], *base, place, bytes, heartbeat);
       continue;
     }
     for (int64_t begin = 0; begin < count; begin += kChunk) {
@@ -143,6 +145,11 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
         write_as<float>(out, offset, values, tensors[i].name);
       call(heartbeat);
     }
+  }
+  for (size_t i = 0; i < copied.size(); i++) {
+    const SafetensorsTensor& tensor = tensors[ids.size() + i];
+    const uint64_t bytes = static_cast<uint64_t>(tensor.shape.count()) * element_bytes(tensor.dtype);
+    copy_values(out, layout.offset[ids.size() + i], *base, copied[i], bytes, heartbeat);
   }
   out.sync();
 }
