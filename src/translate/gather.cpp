@@ -109,7 +109,7 @@ class Gatherer {
       if (inner)
         one = value;
       else
-        one.entries.emplace_back(key, value);
+        one.entries.push_back({key, value});
       add_settings(inner ? last_ : files_, one, inner ? Dialect::DeepSpeed : dialect, path);
     }
   }
