@@ -40,6 +40,7 @@ TEST(Shell, WordsAreCutAsAShellCutsThem) {
   EXPECT_THAT(last("run a \\\n  b\\\n  c \\\n"), ElementsAre("run", "a", "b", "c"));
   EXPECT_THAT(last("run 'a  b' \"c d\" e\\ f '' \"g\\\"h\\.\""),
               ElementsAre("run", "a  b", "c d", "e f", "", "g\"h\\."));
+  EXPECT_THAT(last("run $'a\\nb\\'c'"), ElementsAre("run", "a\nb'c"));
   EXPECT_THAT(last("run a#b 2>&1 > log.txt <in &>all"), ElementsAre("run", "a#b"));
   EXPECT_THAT(last("first; run a && second | run b"), ElementsAre("run", "b"));
   EXPECT_EQ(read_script("a\nb;c\n(d)\nif e; then f; fi\n", "x.sh").commands.size(), 5U);

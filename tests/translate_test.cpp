@@ -209,6 +209,18 @@ TEST(TranslateRules, ColumnsAndRolesOfDatasetInfo) {
   EXPECT_TRUE(factory("", {}, {"t.yaml", "dataset=other"}).changes) << "no entry of that name";
 }
 
+TEST(TranslateRules, AnOpenRlhfTemplateIsAPattern) {
+  TranslateRequest request;
+  request.words = {
+      "deepspeed --module openrlhf.cli.train_sft --dataset d.jsonl --output_key a --input_template $'Q: {}\\nA: '"};
+  const auto none = [](const std::string&) { return std::optional<std::string>(); };
+  const Options options = loaded(translate(request, none).job);
+  EXPECT_EQ(options.prompt_pattern, "Q: {instruction}\nA: ");
+  EXPECT_EQ(options.columns, (std::map<std::string, std::string>{{"instruction", "input"}, {"output", "a"}}));
+  EXPECT_EQ(options.beta2, 0.95);
+  EXPECT_EQ(options.min_learning_rate_ratio, 0.1);
+}
+
 TEST(TranslateRules, FilesThatAreNamedAndMissingAreRefused) {
   const TranslatedJob job = factory("deepspeed: nowhere.json\n");
   EXPECT_TRUE(job.changes);

@@ -408,7 +408,7 @@ std::vector<OptionSpec> machine_specs() {
 
       text_option("out", &O::out,
                   "what is made: the run's directory (runs/<date>-<model>), the model's or export's, doctor's profile "
-                  "(machine.json), or the report (report.html)"),
+                  "(machine.json), the report (report.html), or the translated job (standard output)"),
       text_option(
           "cache_dir", &O::cache_dir,
           "directory for what is made of GGUF files, quantised models, checkpoints and large data, whose token ids "

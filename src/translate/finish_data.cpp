@@ -70,8 +70,8 @@ void finish_packing(Translator& t) {
 
 void finish_sequence(Translator& t) {
   for (const Setting* setting : t.all_held("sequence_length")) {
-    if (setting->value.empty())
-      t.judge(*setting, Mark::Same, "nothing stands there");
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Changed, "samples are cut at sequence_length, 2048 unless it is said");
     else
       t.put("sequence_length", setting->value, *setting);
   }
@@ -141,8 +141,10 @@ void finish_openrlhf_prompt(Translator& t) {
     columns["output"] = output->value;
     std::string text = pattern ? pattern->value : "{}";
     if (const size_t place = text.find("{}"); place != std::string::npos) text.replace(place, 2, "{instruction}");
-    // A shell's text has a backslash and an n where a new line is meant.
-    for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos;) text.replace(at, 1, "\\n");
+    // snug's pattern spells a new line with a backslash and an n, and a backslash with two.
+    std::string spelt;
+    for (const char c : text) spelt += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string{c};
+    text = spelt;
     if (is_off(text)) text = "{instruction}";
     t.set("prompt", yaml_text(text), pattern && !pattern->is_default ? pattern->written : "their default");
     t.set("data_format", "alpaca", "input_key, output_key");

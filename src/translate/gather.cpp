@@ -109,7 +109,7 @@ class Gatherer {
       if (inner)
         one = value;
       else
-        one.entries.emplace_back(key, value);
+        one.entries.push_back({key, value});
       add_settings(inner ? last_ : files_, one, inner ? Dialect::DeepSpeed : dialect, path);
     }
   }
@@ -185,7 +185,8 @@ class Gatherer {
     std::vector<Invocation> all;
     std::string lines;
     for (const ShellCommand& command : script.commands)
-      if (auto found = read_command(command, request_.program, fmt::format("{}:{}", source, command.line))) {
+      if (auto found = read_command(command, request_.program,
+                                    source == "command line" ? source : fmt::format("{}:{}", source, command.line))) {
         all.push_back(std::move(*found));
         lines += fmt::format("{}{}", lines.empty() ? "" : ", ", command.line);
       }

@@ -237,6 +237,24 @@ class ScriptReader {
     advance();
   }
 
+  // Reads $'...', in which a backslash and a letter stand for a character.
+  void read_escaped_quotes(Fields& fields) {
+    advance(2);
+    fields.started = true;
+    while (peek() != '\'') {
+      if (at_ >= text_.size()) fail("found no end of \"$'\"");
+      if (peek() == '\\') {
+        advance();
+        const char c = peek();
+        fields.put(c == 'n' ? '\n' : c == 't' ? '\t' : c);
+      } else {
+        fields.put(peek());
+      }
+      advance();
+    }
+    advance();
+  }
+
   bool ends_word() const {
     const char c = peek();
     return at_ >= text_.size() || blank(c) || c == '\n' ||
@@ -257,6 +275,8 @@ class ScriptReader {
         read_single_quotes(fields);
       } else if (c == '"') {
         read_double_quotes(fields);
+      } else if (next_is("$'")) {
+        read_escaped_quotes(fields);
       } else if (c == '$') {
         read_dollar(fields, false);
       } else if (c == '`') {

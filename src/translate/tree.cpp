@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "format/json.h"
@@ -116,7 +117,7 @@ class TreeBuilder : public YAML::EventHandler {
       done_.push_back(std::move(tree));
     } else if (Level& level = levels_.back(); level.tree.kind == Tree::Kind::Map) {
       tree.line = tree.line == 0 ? level.tree.line : tree.line;
-      level.tree.entries.emplace_back(std::move(level.key), std::move(tree));
+      level.tree.entries.push_back({std::move(level.key), std::move(tree)});
       level.has_key = false;
     } else {
       level.tree.items.push_back(std::move(tree));
@@ -140,7 +141,7 @@ Tree tree_of(const Json& json, const std::string& source, size_t& values) {
     for (const Json& item : json) tree.items.push_back(tree_of(item, source, values));
   } else if (json.is_object()) {
     tree.kind = Tree::Kind::Map;
-    for (const auto& [key, value] : json.items()) tree.entries.emplace_back(key, tree_of(value, source, values));
+    for (const auto& [key, value] : json.items()) tree.entries.push_back({key, tree_of(value, source, values)});
   } else {
     tree.kind = Tree::Kind::Text;
     tree.text = json.is_string() ? json.get<std::string>() : json.dump();
@@ -151,8 +152,8 @@ Tree tree_of(const Json& json, const std::string& source, size_t& values) {
 }  // namespace
 
 const Tree* Tree::find(std::string_view key) const {
-  const auto found = std::ranges::find(entries, key, [](const auto& entry) { return std::string_view(entry.first); });
-  return found == entries.end() ? nullptr : &found->second;
+  const auto found = std::ranges::find(entries, key, &TreeEntry::key);
+  return found == entries.end() ? nullptr : &found->value;
 }
 
 Tree read_yaml(const std::string& text, const std::string& source) {

@@ -4,21 +4,27 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace snug {
+
+struct TreeEntry;
 
 // Holds a value of a file. Maps keep the order in which their keys are written.
 struct Tree {
   enum class Kind : uint8_t { Null, Text, List, Map } kind = Kind::Null;
   std::string text;
   std::vector<Tree> items;
-  std::vector<std::pair<std::string, Tree>> entries;
+  std::vector<TreeEntry> entries;
   int64_t line = 0;  // where it stands, from 1; 0 if it is not known (JSON)
 
   // Returns the value of a key of a map; null if there is none.
   const Tree* find(std::string_view key) const;
+};
+
+struct TreeEntry {
+  std::string key;
+  Tree value;
 };
 
 // Files that are translated are short: longer ones are refused before they are read.

@@ -1,6 +1,6 @@
-// Options of other programs: anything but a UserError, or a job that snug does not read, is a fault. The first byte
-// says what the rest is: a file of options of a program, a script, or the words of a command, with a file that they
-// name.
+// Options of other programs: anything but a UserError, or a job that snug does not read, is a fault. Each input is
+// taken for a file of options in YAML and in JSON, for a script, and for the words of a command, which all name it
+// again.
 #include <cstdint>
 
 #include "base/error.h"
@@ -22,28 +22,18 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) return 0;
-  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const size_t kind = data[0];
-  constexpr const char* kFiles[] = {"a.yaml", "a.json", "a.sh"};
-  TranslateRequest request;
-  request.ranks = kind & 0x40 ? std::optional<int64_t>(2) : std::nullopt;
-  request.pin = kind & 0x20;
-  const size_t program = kind % 16;
-  if (program < program_names().size()) request.program = program_names()[program].second;
-  if ((kind >> 4 & 3) == 3)
-    request.words = lines_of(text);
-  else
-    request.words = {kFiles[(kind >> 4 & 3) % 3]};
+void try_words(std::vector<std::string> words, const std::string& text) {
   const FileReader read = [&](const std::string&) { return std::optional<std::string>(text); };
+  TranslateRequest request{std::move(words), std::nullopt, std::nullopt, text.size() % 2 == 1};
+  if (text.size() % 3 == 0) request.ranks = 2;
+  // Whose options they are is said by the text, or by its length.
+  const size_t program = text.size() % (2 * program_names().size());
+  if (program < program_names().size()) request.program = program_names()[program].second;
   TranslatedJob result;
   try {
     result = translate(request, read);
   } catch (const UserError&) {
-    return 0;
+    return;
   }
   Options options;
   try {
@@ -51,5 +41,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const UserError& error) {
     check(false, "{}\n{}", error.what(), result.job);
   }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  for (const char* file : {"a.yaml", "a.json", "a.sh"}) try_words({file}, text);
+  try_words(lines_of(text), text);
   return 0;
 }
