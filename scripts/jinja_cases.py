@@ -61,6 +61,12 @@ STRINGS = ["{{ s.upper() }} {{ s.lower() }} {{ u.upper() }} {{ 'straße'.upper()
            "{{ 'abc'.isalpha() }} {{ '12'.isdigit() }} {{ 'a1'.isalnum() }} {{ ' \\n'.isspace() }} {{ 'AB'.isupper() }} {{ 'ab1'.islower() }} {{ '1'.isupper() }} {{ ''.isalpha() }} {{ 'é'.isalpha() }} {{ 'é'.isascii() }}",
            "{{ '{} and {}'.format(1, 'x') }} {{ '{1}{0}'.format('a', 'b') }} {{ '{x}'.format(x=n) }} {{ '{{}}' .format() }} {{ '{0[a]}'.format(d) }}", "{{ '{}'.format() }}", "{{ 'a'.split('') }}", "{{ s.nothing() }}", "{{ n.upper() }}",
            "{{ s.replace('l') }}", "{{ s.upper(1) }}", "{{ missing.strip() }}", "{{ no.strip() }}", "{{ 'Straße'.casefold is defined }}", "{{ 'x' in 'xyz'.upper() }}",
+           "{{ '1'.isalpha() }} {{ '-'.isalpha() }} {{ '_'.isalpha() }} {{ ' '.isalpha() }} {{ 'a b'.isalpha() }} {{ '你好'.isalpha() }} {{ 'a-b'.isalpha() }} {{ 'ª'.isalpha() }} {{ '\u0301'.isalpha() }}",
+           "{{ '-'.isalnum() }} {{ '_'.isalnum() }} {{ ' '.isalnum() }} {{ 'a_1'.isalnum() }} {{ '你1'.isalnum() }} {{ '½'.isalnum() }} {{ '🦆'.isalnum() }} {{ '.'.isalnum() }}",
+           "{{ '²'.isdigit() }} {{ '½'.isdigit() }} {{ '३'.isdigit() }} {{ '①'.isdigit() }} {{ '-1'.isdigit() }} {{ '1.5'.isdigit() }} {{ 'Ⅷ'.isdigit() }} {{ '²'.isdecimal() }} {{ '３'.isdecimal() }} {{ '½'.isnumeric() }} {{ 'x'.isnumeric() }}",
+           "{{ 'İ'.lower() | length }} {{ 'ΟΔΟΣ ΣΑΣ. Σ'.lower() }} {{ \"ΑΣ'Α ΑΣ\\u00adΣ ΑΣ1\" | lower }} {{ 'ΣΑΣ'.title() }} {{ 'ΣΑΣ'.capitalize() }} {{ 'ΑΣ'.swapcase() }} {{ 'İ' | lower | upper | length }}",
+           "{{ '３' | int }} {{ '٣٤' | int }} {{ '𝟘𝟡𝟚' | int }} {{ '１.５' | float }} {{ '²' | int(7) }}",
+           "{{ d.keys() }} {{ d.values() }} {{ d.items() }} {{ missing is callable }} {{ n is callable }}",
            "{{ '<think>a</think>b'.split('</think>')[-1].lstrip('\\n') }}", "{{ 'ﬁ ŉ'.lower() }}", "{{ 'i̇İ'.lower() == 'x' }}"]
 
 FILTERS = ["{{ d | tojson }} {{ u | tojson }} {{ qq | tojson }} {{ html | tojson }}", "{{ d | tojson(indent=2) }}", "{{ d | tojson(indent=0) }}", "{{ [] | tojson(indent=4) }}{{ {} | tojson(indent=4) }}{{ [[]] | tojson(indent=1) }}",

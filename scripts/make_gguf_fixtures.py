@@ -163,12 +163,18 @@ def linears(architecture, biases):
              "attn_v": ("self_attn.v_proj", keys, HIDDEN), "attn_output": ("self_attn.o_proj", HIDDEN, queries),
              "ffn_gate": ("mlp.gate_proj", INNER, HIDDEN), "ffn_up": ("mlp.up_proj", INNER, HIDDEN),
              "ffn_down": ("mlp.down_proj", HIDDEN, INNER)}
-    if architecture == "glm4":
+    if architecture in ("glm4", "chatglm", "phi3"):
         del every["ffn_gate"]
         every["ffn_up"] = ("mlp.gate_up_proj", 2 * INNER, HIDDEN)
+    if architecture == "phi3":
+        every["attn_qkv"] = ("self_attn.qkv_proj", queries + 2 * keys, HIDDEN)
+        for name in ("attn_q", "attn_k", "attn_v"):
+            del every[name]
+    if architecture in ("arcee", "nemotron"):
+        del every["ffn_gate"]
     for name, (module, rows, columns) in every.items():
         yield f"{name}.weight", f"{module}.weight", (rows, columns)
-        if biases and (architecture != "glm4" or name in ("attn_q", "attn_k", "attn_v")):
+        if biases and (architecture == "llama" or name in ("attn_q", "attn_k", "attn_v")):
             yield f"{name}.bias", f"{module}.bias", (rows,)
     norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
     behind = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
@@ -180,8 +186,12 @@ def linears(architecture, biases):
         norms |= {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
     if architecture in ("command-r", "cohere2"):
         del norms["ffn_norm"]
+    if architecture == "seed_oss":
+        norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
     for name, module in norms.items():
         yield f"{name}.weight", f"{module}.weight", (HIDDEN,)
+        if architecture in ("stablelm", "nemotron"):
+            yield f"{name}.bias", f"{module}.bias", (HIDDEN,)
     names = {"qwen3": "_norm", "gemma3": "_norm", "olmo2": "_norm", "exaone4": "_norm", "hunyuan-dense": None}
     if architecture in names:
         query, key = ("query_layernorm", "key_layernorm") if names[architecture] is None else ("q_norm", "k_norm")
@@ -205,6 +215,8 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     if architecture in ("command-r", "cohere2"):
         writer.add_layer_norm_eps(1e-5)
         writer.add_logit_scale(0.0625)
+    elif architecture in ("stablelm", "nemotron"):
+        writer.add_layer_norm_eps(1e-5)
     else:
         writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
@@ -218,7 +230,7 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
         writer.add_rope_scaling_orig_ctx_len(16)
         writer.add_rope_scaling_yarn_beta_fast(32.0)
         writer.add_rope_scaling_yarn_beta_slow(1.0)
-    if architecture == "glm4":
+    if architecture in ("glm4", "chatglm", "stablelm", "nemotron", "phi3"):
         writer.add_rope_dimension_count(HEAD // 2)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(40.0)
@@ -231,6 +243,8 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     vocabulary = tokenizer(writer)
     tensors = [("token_embd.weight", "model.embed_tokens.weight", (vocabulary, HIDDEN)),
                ("output_norm.weight", "model.norm.weight", (HIDDEN,))]
+    if architecture in ("stablelm", "nemotron"):
+        tensors += [("output_norm.bias", "model.norm.bias", (HIDDEN,)), ("output.weight", "lm_head.weight", (vocabulary, HIDDEN))]
     for layer in range(layers):
         tensors += [(f"blk.{layer}.{stored}", f"model.layers.{layer}.{module}", shape)
                     for stored, module, shape in linears(architecture, biases)]
@@ -239,11 +253,12 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
         kind = Type.F32 if len(shape) == 1 else kinds[i % len(kinds)]
         value = rng.standard_normal(shape).astype(np.float32)
         heads = {"attn_q.": HEADS, "attn_k.": KV_HEADS}.get(stored.split(".", 2)[-1][:7], 0)
-        turn = heads and architecture in ("llama", "smollm3", "granite")
+        turn = heads and architecture in ("llama", "smollm3", "granite", "arcee")
         raw = gguf.quants.quantize(interleaved(value, heads) if turn else value, kind)
         writer.add_tensor(stored, raw, raw_dtype=kind)
         read = gguf.quants.dequantize(raw, kind).reshape(shape)
-        if architecture.startswith("gemma") and len(shape) == 1:
+        gain = len(shape) == 1 and stored.endswith(".weight")
+        if gain and (architecture.startswith("gemma") or architecture == "nemotron"):
             read = read - np.float32(1)  # files hold gains
         expected[module] = (shape, bf16(straight(read, heads) if turn else read))
     close(writer)
@@ -364,6 +379,13 @@ def main():
     make_model(folder, "hunyuan", "hunyuan-dense", lambda w: byte_tokenizer(w, "hunyuan-dense"), [Type.Q8_0])
     make_model(folder, "command_r", "command-r", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0])
     make_model(folder, "cohere2", "cohere2", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0], layers=4, window=7)
+    make_model(folder, "phi3", "phi3", piece_tokenizer, [Type.Q8_0], window=7)
+    make_model(folder, "chatglm", "chatglm", lambda w: byte_tokenizer(w, "glm4"), [Type.Q8_0], biases=True)
+    make_model(folder, "arcee", "arcee", lambda w: byte_tokenizer(w, "llama-bpe"), [Type.Q8_0])
+    make_model(folder, "stablelm", "stablelm", lambda w: byte_tokenizer(w, "stablelm2"), [Type.Q8_0], biases=True)
+    make_model(folder, "nemotron", "nemotron", piece_tokenizer, [Type.Q8_0])
+    make_model(folder, "ernie4_5", "ernie4_5", piece_tokenizer, [Type.Q8_0])
+    make_model(folder, "seed_oss", "seed_oss", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], biases=True)
     make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
 
 

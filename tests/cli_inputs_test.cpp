@@ -178,6 +178,16 @@ TEST_F(Quantized, ModelsAreImportedOnceToTheCacheAndHaveTransformersLosses) {
   }
 }
 
+TEST_F(Quantized, AnAdaptersModelfileNamesTheBaseAsItWasGiven) {
+  const Outcome trained = run(with(train(models_ / "gptq4", {}), {"--lora-rank", "2"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Outcome outcome = run(with_cache(
+      {"export", "--model", models_ / "gptq4", "--adapter", "run/adapter", "--out", "lora", "--format", "adapter"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(text_of(at("lora/Modelfile")), StartsWith("FROM " + (models_ / "gptq4").string() + "\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("gptq4, whose weights are quantised; where Ollama does not read them, export"));
+}
+
 TEST_F(Quantized, EveryCommandSaysThatCodesPassThroughBf16IntoWhatTheBaseIsKeptIn) {
   const std::string gptq = models_ / "gptq4", fp8 = models_ / "fp8_block";
   const auto said = [&](const std::string& model, const std::string& format) {

@@ -12,11 +12,13 @@
 #include "base/file.h"
 #include "expect_error.h"
 #include "format/gguf_import.h"
+#include "format/gguf_pretokenizers.h"
 #include "format/gguf_vocabulary.h"
 #include "format/json.h"
 #include "format/peft.h"
 #include "format/safetensors.h"
 #include "format/tokenizer.h"
+#include "model/model_config.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -130,7 +132,8 @@ class GgufExport : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(All, GgufExport,
                          testing::Values("smollm", "llama3", "qwen2", "qwen3", "smollm3", "mistral", "llama_bias",
                                          "granite", "gemma", "gemma2", "gemma3", "olmo2", "olmo3", "exaone4", "glm4",
-                                         "hunyuan", "command_r", "cohere2"));
+                                         "hunyuan", "command_r", "cohere2", "phi3", "chatglm", "arcee", "stablelm",
+                                         "nemotron", "ernie4_5", "seed_oss"));
 
 // Weights, configuration, tokenizer and template: each file has the bytes that it had.
 TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {
@@ -160,6 +163,41 @@ TEST_P(GgufExport, QuantizedValuesAreThoseOfTheRows) {
   std::vector<std::byte> expected(tensor.bytes);
   quantize(GgufType::Q8_0, values, expected);
   EXPECT_EQ(bytes_of(file_, tensor), expected);
+}
+
+TEST(GgufExportTemplates, WithNamesComeBack) {
+  const TempDirectory directory;
+  const fs::path model = directory.path() / "m", file = directory.path() / "x.gguf";
+  import_gguf(kFixtures / "smollm.gguf", model, Existing::Refuse);
+  Json json = parse_json(read_text(model / "tokenizer_config.json", 100000), "tokenizer_config.json");
+  json["chat_template"] = {{{"name", "default"}, {"template", "D"}}, {{"name", "tool_use"}, {"template", "T"}}};
+  write_text(model / "tokenizer_config.json", json.dump());
+  export_gguf_model(model, model, file, GgufFileType::Q8_0, "x");
+  const GgufHeader header = read_gguf({file});
+  EXPECT_EQ(header.string("tokenizer.chat_template"), "D");
+  EXPECT_EQ(header.string("tokenizer.chat_template.tool_use"), "T");
+  EXPECT_EQ(header.strings("tokenizer.chat_templates"), std::vector<std::string>{"tool_use"});
+  EXPECT_EQ(parse_json(gguf_tokenizer_config(header), "x")["chat_template"], json["chat_template"]);
+}
+
+TEST(GgufExportRope, Llama3sScalingOfOtherConstantsIsReadBack) {
+  const TempDirectory directory;
+  const fs::path model = directory.path() / "m", file = directory.path() / "x.gguf", again = directory.path() / "n";
+  import_gguf(kFixtures / "llama3.gguf", model, Existing::Refuse);
+  Json json = parse_json(read_text(model / "config.json", 100000), "config.json");
+  json["rope_scaling"]["original_max_position_embeddings"] = 64;
+  json["rope_scaling"]["low_freq_factor"] = 2.0;
+  json["rope_scaling"]["high_freq_factor"] = 5.0;
+  write_text(model / "config.json", json.dump());
+  export_gguf_model(model, model, file, GgufFileType::Q8_0, "x");
+  import_gguf(file, again, Existing::Refuse);
+  const auto factors = [](const fs::path& from) {
+    const ModelSpec spec = read_model_config(from).spec;
+    return llama3_rope_factors(spec.rope, spec.layers.at(0).heads.dim);
+  };
+  const std::vector<double> was = factors(model), is = factors(again);
+  ASSERT_EQ(is.size(), was.size());
+  for (size_t i = 0; i < is.size(); ++i) EXPECT_NEAR(is[i], was[i], 1e-4 * was[i]);
 }
 
 TEST(GgufExportRope, ScalingsComeBackAsTheyWere) {
@@ -231,7 +269,9 @@ TEST(GgufExportRefusals, NameLayersAndFamiliesWithoutAForm) {
   EXPECT_TRUE(refused(models / "cohere", "layer 0 has a bias on o_proj, which GGUF's command-r has no form for"));
   EXPECT_TRUE(refused(models / "cohere2", "layer 1 sees all tokens, which GGUF's cohere2 has no form for"));
   EXPECT_TRUE(refused(models / "olmo3", "expected 10000 in a GGUF file"));
-  for (const char* family : {"ministral3", "granite4", "phi3"})
+  EXPECT_TRUE(refused(models / "phi3", "found rope scaling of type longrope, which is not written"));
+  EXPECT_TRUE(refused(models / "ernie4_5", "layer 0 has a bias on o_proj, which GGUF's ernie4_5 has no form for"));
+  for (const char* family : {"ministral3", "granite4"})
     EXPECT_TRUE(refused(models / family, "expected a model of GGUF's \"llama\", ")) << family;
 }
 
@@ -298,15 +338,23 @@ TEST(GgufVocabularyNormalizer, OfASequenceOfOneIsThatOne) {
   import_gguf(kFixtures / "smollm.gguf", directory.path() / "m", Existing::Refuse);
   const fs::path file = directory.path() / "m/tokenizer.json";
   Json json = parse_json(read_text(file, 1'000'000), "x");
+  std::vector<std::string> notes;
   const auto written = [&](Json normalizers) {
     json["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
     write_text(file, json.dump());
     GgufWriter writer;
-    add_gguf_tokenizer(writer, directory.path() / "m", 300, {});
+    notes = add_gguf_tokenizer(writer, directory.path() / "m", 300, {});
     return writer.layout().header;
   };
   EXPECT_THAT(written(Json::array()), HasSubstr("smollm"));
   EXPECT_THAT(written(Json::array({{{"type", "NFC"}}})), HasSubstr("command-r"));
+  EXPECT_THAT(notes, testing::IsEmpty());
+  json["pre_tokenizer"] = find_gguf_pre_tokenizer("llama-bpe")->pre_tokenizer;
+  json["model"]["ignore_merges"] = true;
+  EXPECT_THAT(written(Json::array({{{"type", "NFC"}}})), HasSubstr("llama-bpe"));
+  EXPECT_THAT(notes, testing::ElementsAre(HasSubstr("normalises texts to NFC, which GGUF's \"llama-bpe\" does not")));
+  json["pre_tokenizer"] = find_gguf_pre_tokenizer("smollm")->pre_tokenizer;
+  json["model"]["ignore_merges"] = false;
   EXPECT_TRUE(fails_with<UserError>(
       [&] {
         written(Json::array({{{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}}}));

@@ -4,15 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "expect_error.h"
+#include "format/gguf_architecture.h"
 #include "format/gguf_import.h"
 #include "format/gguf_pretokenizers.h"
 #include "format/json.h"
+#include "format/pretokenizer.h"
 #include "format/safetensors.h"
 #include "format/tokenizer.h"
 #include "model/model_config.h"
@@ -72,7 +75,8 @@ class GgufModel : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                          testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma2",
                                          "gemma3", "split", "olmo2", "olmo3", "exaone4", "exaone4_window", "glm4",
-                                         "hunyuan", "command_r", "cohere2"));
+                                         "hunyuan", "command_r", "cohere2", "phi3", "chatglm", "arcee", "stablelm",
+                                         "nemotron", "ernie4_5", "seed_oss"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -99,18 +103,25 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
                                                                            {"glm4", "Glm4ForCausalLM"},
                                                                            {"hunyuan", "HunYuanDenseV1ForCausalLM"},
                                                                            {"command_r", "CohereForCausalLM"},
-                                                                           {"cohere2", "Cohere2ForCausalLM"}};
+                                                                           {"cohere2", "Cohere2ForCausalLM"},
+                                                                           {"phi3", "Phi3ForCausalLM"},
+                                                                           {"chatglm", "GlmForCausalLM"},
+                                                                           {"arcee", "ArceeForCausalLM"},
+                                                                           {"stablelm", "StableLmForCausalLM"},
+                                                                           {"nemotron", "NemotronForCausalLM"},
+                                                                           {"ernie4_5", "Ernie4_5ForCausalLM"},
+                                                                           {"seed_oss", "SeedOssForCausalLM"}};
   const auto found = kArchitectures.find(model);
   EXPECT_EQ(spec.architecture, found == kArchitectures.end() ? "LlamaForCausalLM" : found->second);
   const auto is_one_of = [&](std::initializer_list<std::string_view> models) {
     return std::ranges::find(models, model) != models.end();
   };
-  EXPECT_EQ(spec.layers[0].qkv.bias, is_one_of({"llama_bias", "glm4"}));
+  EXPECT_EQ(spec.layers[0].qkv.bias, is_one_of({"llama_bias", "glm4", "chatglm", "stablelm", "seed_oss"}));
   EXPECT_EQ(spec.layers[0].down.bias, model == "llama_bias");
   EXPECT_EQ(spec.layers[0].window > 0,
-            is_one_of({"mistral", "gemma2", "gemma3", "olmo3", "exaone4_window", "cohere2"}));
+            is_one_of({"mistral", "gemma2", "gemma3", "olmo3", "exaone4_window", "cohere2", "phi3"}));
   EXPECT_EQ(spec.layers.back().rope, !is_one_of({"smollm3", "exaone4_window", "cohere2"}));
-  EXPECT_TRUE(spec.tied);
+  EXPECT_EQ(spec.tied, !is_one_of({"stablelm", "nemotron"}));
   EXPECT_TRUE(config.notes.empty()) << config.notes[0];
 }
 
@@ -197,6 +208,37 @@ TEST(GgufTokens, UnnamedOnesOfSentencePieceAreTheFirstThree) {
   EXPECT_EQ(tokenizer.encode("é"), (std::vector<int32_t>{259, 3 + 0xc3, 3 + 0xa9}));  // "▁", two bytes
 }
 
+// ---- Rotary frequencies ----
+
+// Divisors of frequencies say no constants: those that are found have the same divisors.
+TEST(GgufRopeFactors, AreThoseOfTheScalingThatIsFound) {
+  const auto found = [](double positions, double low, double high, double factor, int64_t dim, double theta) {
+    RopeParameters scaling{.theta = theta, .type = RopeType::Llama3};
+    scaling.factor = factor;
+    scaling.original_max_position = positions;
+    scaling.low_freq_factor = low;
+    scaling.high_freq_factor = high;
+    const std::vector<double> wanted = llama3_rope_factors(scaling, dim);
+    const std::vector<float> stored(wanted.begin(), wanted.end());
+    const auto result = llama3_scaling_of(stored, theta);
+    if (!result) return std::string("none");
+    const std::vector<double> made = llama3_rope_factors(*result, dim);
+    for (size_t i = 0; i < made.size(); ++i) EXPECT_NEAR(made[i], wanted[i], 1e-4 * wanted[i]) << i;
+    return fmt::format("{:g} {:g} {:g} {:g}", result->original_max_position, result->low_freq_factor,
+                       result->high_freq_factor, result->factor);
+  };
+  EXPECT_EQ(found(8192, 1, 4, 8, 128, 500000), "8192 1 4 8");
+  EXPECT_EQ(found(4096, 1, 4, 32, 64, 500000), "4096 1 4 32");
+  EXPECT_EQ(found(2048, 1, 8, 4, 128, 10000), "2048 1 8 4");
+  EXPECT_EQ(found(1024, 2, 4, 8, 128, 500000), "512 1 2 8");
+  EXPECT_EQ(found(8192, 0.5, 3.25, 8, 128, 500000), "16384 1 6.5 8");
+  EXPECT_NE(found(32, 1, 4, 8, 16, 10000), "none");    // one pair between the borders
+  EXPECT_NE(found(64, 1, 1.1, 8, 16, 10000), "none");  // none
+  EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, 3, 2, 8}, 10000), std::nullopt);
+  EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, std::nanf(""), 8}, 10000), std::nullopt);
+  EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, 0, INFINITY}, 1e300), std::nullopt);
+}
+
 // ---- Several files ----
 
 TEST(GgufParts, AreFoundByAnyOfTheirNames) {
@@ -236,8 +278,33 @@ TEST(GgufPreTokenizers, AreFoundAgainByWhatTheyStandFor) {
     ASSERT_TRUE(known) << name;
     EXPECT_EQ(gguf_pre_tokenizer_name(known->pre_tokenizer, known->whole_words, known->normalizes_nfc), name);
   }
+  EXPECT_EQ(gguf_pre_tokenizer_name(find_gguf_pre_tokenizer("gpt-2")->pre_tokenizer, false, true), "olmo");
   EXPECT_EQ(find_gguf_pre_tokenizer("jais-2"), std::nullopt);
   EXPECT_EQ(gguf_pre_tokenizer_name(Json(), false, false), std::nullopt);
+}
+
+// llama.cpp maps these names to one cut (llama-vocab.cpp).
+TEST(GgufPreTokenizers, NamesOfOneCutCutAlike) {
+  const std::vector<std::vector<std::string_view>> alike = {
+      {"smollm", "refact", "starcoder", "codeshell", "exaone", "minerva-7b", "mellum2", "command-r"},
+      {"gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "exaone4", "mellum", "a.x-4.0"},
+      {"llama-bpe", "pixtral", "lfm2", "falcon-h1", "midm-2.0", "glm4", "glm5", "chatglm-bpe", "dbrx", "smaug-bpe"},
+      {"qwen2", "kormo", "megrez", "stablelm2", "solar-open", "grok-2", "hunyuan"},
+      {"gpt-4o", "kanana2", "talkie", "minimax-m2"},
+      {"deepseek-v3", "joyai-llm", "hy_v4"}};
+  for (const auto& names : alike) {
+    for (const std::string_view name : names) {
+      const auto known = find_gguf_pre_tokenizer(name);
+      ASSERT_TRUE(known) << name;
+      EXPECT_EQ(known->pre_tokenizer, find_gguf_pre_tokenizer(names[0])->pre_tokenizer) << name;
+    }
+  }
+  EXPECT_TRUE(find_gguf_pre_tokenizer("lfm2")->whole_words && find_gguf_pre_tokenizer("lfm2")->starts_with_bos);
+  EXPECT_TRUE(find_gguf_pre_tokenizer("glm4")->whole_words);
+  EXPECT_FALSE(find_gguf_pre_tokenizer("glm4")->starts_with_bos || find_gguf_pre_tokenizer("chatglm-bpe")->whole_words);
+  // What other cuts consist of is read by the parser of pre-tokenizers.
+  for (const std::string_view name : {"default", "falcon"})
+    PreTokenizer::parse(find_gguf_pre_tokenizer(name)->pre_tokenizer, "it");
 }
 
 // What is cut as models' own files say is what the tokenizers library cuts (fixtures of tokenizer_kinds).

@@ -70,6 +70,22 @@ TEST(Jinja, MakesOfSmallTemplatesWhatJinja2Makes) {
   }
 }
 
+TEST(Jinja, IntegersBeyond64BitsKeepTheirDigits) {
+  const JinjaTemplate::Variables variables = {{"v", jinja::value_of_json(R"({"least": 9223372036854775808,
+      "most": 18446744073709551615, "more": 12345678901234567890123, "less": -9223372036854775809, "real": 1e22})")}};
+  const auto text = [&](const std::string& text) { return marked(text, variables).bytes(); };
+  EXPECT_EQ(text("{{ v | tojson }}"),
+            R"({"least": 9223372036854775808, "most": 18446744073709551615, "more": 12345678901234567890123, )"
+            R"("less": -9223372036854775809, "real": 1e+22})");
+  EXPECT_EQ(text("{{ v.more }} {{ v.more ~ 'x' }} {{ [v.less] }} {{ v.more is number }} {{ v.more is integer }} "
+                 "{{ v.more is string }} {{ v.more == v.more | int }} {{ v.more == 7 }} {{ v.more | float }}"),
+            "12345678901234567890123 12345678901234567890123x [-9223372036854775809] True True False True False "
+            "1.2345678901234568e+22");
+  EXPECT_TRUE(fails_with<UserError>([&] { text("{{ v.more + 1 }}"); }, "int beyond 64 bits"));
+  EXPECT_TRUE(
+      fails_with<jinja::Failure>([&] { jinja::value_of_json(std::string(400, '1')); }, "found a number beyond 1e308"));
+}
+
 TEST(Jinja, ManyVariablesOfOneNameStayApart) {
   const auto all = OrderedJson::parse(read(fixture("cases.json")));
   EXPECT_EQ(hex(hash_of(rendered(read(fixture("language.jinja")), all["variables"]))), all["language.jinja"]);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "expect_error.h"
+#include "format/jinja_json.h"
 #include "format/json.h"
 #include "temp_directory.h"
 
@@ -59,6 +60,68 @@ TEST(PromptFormat, WhatEndsACallEndsAReply) {
       "{% else %}<|im_end|>{% endif %}{% endfor %}");
   const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
   EXPECT_THAT(format.end_tokens, ElementsAre(4, 5, 2));
+}
+
+// What transformers does with a template named "tool_use" beside the one named "default".
+const char* const kNamed = R"({"bos_token": "<s>", "eos_token": "<|endoftext|>", "pad_token": "<|im_end|>",
+  "image_token": {"content": "[img]"}, "extra_special_tokens": {"call_mark": "[c]"}, "add_bos_token": false,
+  "chat_template": [
+    {"name": "tool_use", "template": "{% for m in messages %}T{{ m.content }}{{ pad_token }}{% endfor %}{{ tools | tojson }}"},
+    {"name": "rag", "template": "no"},
+    {"name": "default", "template": "{% for m in messages %}{{ m.content }}<|im_start|>{% endfor %}"}]})";
+
+std::string rendered(const PromptFormat& format, std::vector<jinja::Value> tools) {
+  const std::vector<Message> turn = {{ChatRole::User, "q"}, {ChatRole::Assistant, "a"}};
+  std::string text;
+  for (const Piece& piece : format.for_conversations().render(turn, false, tools)) text += piece.text;
+  return text;
+}
+
+TEST(PromptFormat, ConversationsWithToolsTakeTheTemplateForTools) {
+  const Tokenizer tokenizer = tokenizer_with(kNamed);
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
+  EXPECT_EQ(rendered(format, {}), "q<|im_start|>a<|im_start|>");
+  EXPECT_EQ(rendered(format, {jinja::value_of_json(R"({"name": "f"})")}), R"(Tq<|im_end|>Ta<|im_end|>[{"name": "f"}])");
+  EXPECT_THAT(format.notes,
+              ElementsAre("tokenizer_config.json: it has several chat templates: conversations with tools take "
+                          "'tool_use', others 'default'; 'rag' is left"));
+  EXPECT_THAT(format.end_tokens, ElementsAre(3, 4, 2));
+  // An adapter has both beside it.
+  TempDirectory directory;
+  const auto files = adapter_format_files(directory.path(), {format.jinja, format.jinja_for_tools}, {.version = "1"});
+  EXPECT_THAT(files.at("additional_chat_templates/tool_use.jinja"), HasSubstr("T{{ m.content }}"));
+  for (const auto& [name, text] : files) {
+    fs::create_directories((directory.path() / name).parent_path());
+    write_text(directory.path() / name, text);
+  }
+  const AdapterFormat adapter = read_adapter_format(directory.path(), 6);
+  const Tokenizer bare = tokenizer_with(kBase);
+  const PromptFormat again = decide_prompt_format("auto", model_with({2}), &bare, &adapter);
+  EXPECT_EQ(rendered(again, {}), "q<|im_start|>a<|im_start|>");
+  EXPECT_EQ(rendered(again, {jinja::value_of_json("1")}), "TqTa[1]");  // this tokenizer has no pad_token
+  // A template that is named renders all.
+  const PromptFormat named = decide_prompt_format("chatml", model_with({2}), &tokenizer, nullptr);
+  EXPECT_EQ(named.jinja_for_tools, "");
+}
+
+TEST(PromptFormat, ATemplateForToolsThatIsNotUnderstoodIsRefusedWhereItIsNeeded) {
+  Json config = parse_json(kNamed, "x");
+  config["chat_template"][0]["template"] = "{% include 'a' %}";
+  const Tokenizer tokenizer = tokenizer_with(config.dump());
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
+  EXPECT_EQ(rendered(format, {}), "q<|im_start|>a<|im_start|>");
+  EXPECT_TRUE(fails_with<UserError>([&] { rendered(format, {jinja::value_of_json("1")}); },
+                                    "the model's chat template for tools, line 1: found the tag 'include'"));
+}
+
+// transformers gives templates every special token that the files name.
+TEST(PromptFormat, TemplatesAreToldTheNamedSpecialTokens) {
+  const Tokenizer tokenizer = tokenizer_with(
+      kNamed,
+      "{% for m in messages %}{{ m.content }}{{ pad_token }}{{ image_token }}{{ call_mark }}{{ unk_token }}"
+      "{{ eos_token }}{% endfor %}");
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
+  EXPECT_EQ(rendered(format, {}), "q<|im_end|>[img][c]<|endoftext|>a<|im_end|>[img][c]<|endoftext|>");
 }
 
 TEST(PromptFormat, WithoutATemplatePromptsAreBareAndConversationsRefused) {
@@ -197,6 +260,18 @@ TEST_F(PromptFormatFiles, AModelIsWrittenSoThatOthersAskAndStopAsTrained) {
   EXPECT_EQ(json_of(at("config.json")), (Json{{"hidden_size", 8}, {"eos_token_id", {4, 2}}}));
   EXPECT_EQ(json_of(at("generation_config.json")), (Json{{"eos_token_id", {4, 2}}}));
   EXPECT_FALSE(fs::exists(at("chat_template.json")) || fs::exists(at("additional_chat_templates")));
+}
+
+TEST_F(PromptFormatFiles, TemplatesWithNamesStayBesideTheirOwn) {
+  const Json list{{{"name", "default"}, {"template", kChatMl}}, {{"name", "tool_use"}, {"template", "T"}}};
+  const std::string tokenizer = Json{{"chat_template", list}}.dump();
+  write_text(at("tokenizer_config.json"), tokenizer);
+  write_model_format(directory_.path(), {.jinja = kChatMl, .jinja_for_tools = "T"});
+  EXPECT_EQ(text_of(at("tokenizer_config.json")), tokenizer);
+  EXPECT_FALSE(fs::exists(at("chat_template.jinja")));
+  write_model_format(directory_.path(), {.jinja = kChatMl, .jinja_for_tools = "U"});
+  EXPECT_EQ(text_of(at("additional_chat_templates/tool_use.jinja")), "U");
+  EXPECT_EQ(json_of(at("tokenizer_config.json"))["chat_template"], kChatMl);
 }
 
 TEST_F(PromptFormatFiles, AModelThatSaysSoAlreadyStaysAsItIs) {

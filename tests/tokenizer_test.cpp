@@ -166,6 +166,61 @@ TEST(Tokenizer, LeavesOutBytesWithoutATokenOrCallsThemUnknown) {
   EXPECT_THAT(made_of(json).encode("azzb"), ElementsAre(0, 5, 1));
 }
 
+// The ids are the tokenizers library's.
+TEST(Tokenizer, FindsAddedTokensOfWhiteSpaceBesideThoseThatTakeIt) {
+  Json json = tiny();
+  json["model"]["vocab"] = {{"x", 0}, {"y", 1}, {"Ġ", 2}, {"Ċ", 3}};
+  json["model"]["merges"] = Json::array();
+  json["added_tokens"] = Json::array();
+  const auto add = [&](int id, const char* content, bool lstrip, bool rstrip) {
+    json["added_tokens"].push_back({{"id", id},
+                                    {"content", content},
+                                    {"special", false},
+                                    {"normalized", false},
+                                    {"single_word", false},
+                                    {"lstrip", lstrip},
+                                    {"rstrip", rstrip}});
+  };
+  add(4, "  ", true, false);
+  add(5, "[A]", false, true);
+  add(6, "\n\n", true, true);
+  const Tokenizer tokenizer = made_of(json);
+  EXPECT_THAT(tokenizer.encode("x[A]  y"), ElementsAre(0, 5, 1));
+  EXPECT_THAT(tokenizer.encode("x    y"), ElementsAre(0, 4, 4, 1));
+  EXPECT_THAT(tokenizer.encode("x\n\n\n\ny"), ElementsAre(0, 6, 1));
+  EXPECT_THAT(tokenizer.encode("x[A]    y"), ElementsAre(0, 5, 1));  // where that library panics
+}
+
+// The ids are the tokenizers library's.
+TEST(Tokenizer, PutsNoFirstMarkWhereTheNormaliserTookTheStart) {
+  Json json = tiny();
+  json["added_tokens"] = Json::array();
+  json["normalizer"] = Json::parse(R"({"type": "Sequence", "normalizers": [
+      {"type": "Strip", "strip_left": true, "strip_right": false},
+      {"type": "Replace", "pattern": {"String": "q"}, "content": ""}]})");
+  json["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}};
+  json["decoder"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}};
+  json["model"]["vocab"] = {{"x", 0}, {"y", 1}, {"▁", 2}};
+  json["model"]["merges"] = Json::array();
+  const Tokenizer first = made_of(json);
+  EXPECT_THAT(first.encode("x"), ElementsAre(2, 0));
+  EXPECT_THAT(first.encode("\tx"), ElementsAre(0));
+  EXPECT_THAT(first.encode("qx"), ElementsAre(0));
+  EXPECT_THAT(first.encode("xq y"), ElementsAre(2, 0, 2, 1));
+  json["pre_tokenizer"]["prepend_scheme"] = "always";
+  EXPECT_THAT(made_of(json).encode("\tx"), ElementsAre(2, 0));
+}
+
+TEST(Tokenizer, SaysThatItsTruncationIsNotApplied) {
+  Json json = tiny();
+  json["truncation"] = {{"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
+  EXPECT_EQ(made_of(json).encode("aaaa").size(), 4u);
+  ASSERT_EQ(made_of(json).notes().size(), 1u);
+  EXPECT_EQ(made_of(json).notes()[0],
+            "tokenizer.json: it truncates texts to 2 tokens, which is not applied, as by transformers: "
+            "--sequence-length is the limit");
+}
+
 TEST(Tokenizer, KeepsWhatTheChatTemplateFileSays) {
   TempDirectory directory;
   write_text(directory.path() / "tokenizer.json", tiny().dump());

@@ -56,6 +56,20 @@ TEST_F(ToolRecords, ToolsCallsAndResultsAreRenderedInTheOrderOfTheirKeys) {
       ElementsAre("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<user\nq>\n<assistant\n|a>|\n"));
 }
 
+TEST_F(ToolRecords, IntegersBeyond64BitsAreWrittenWithAllTheirDigits) {
+  const std::string call = R"({"function": {"name": "f", "arguments": {"z": 9223372036854775808}}})";
+  const auto record = [](const std::string& calls) {
+    return R"({"tools": [{"name": "f", "maximum": 12345678901234567890123}], "messages": [{"role": "user", )"
+           R"("content": "q"}, {"role": "assistant", "content": "", "tool_calls": )" +
+           calls + "}]}";
+  };
+  EXPECT_THAT(read(record("[" + call + "]").c_str()),
+              ElementsAre("[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"maximum\": "
+                          "12345678901234567890123}}]\n<user\nq>\n<assistant\n|[{\"name\": \"f\", \"arguments\": "
+                          "{\"z\": 9223372036854775808}}]>|\n"));
+  EXPECT_TRUE(fails_with<UserError>([&] { read(record("\"[1\"").c_str()); }, "found no JSON at byte"));
+}
+
 TEST_F(ToolRecords, AMessageMaySayThatItsCallsCarryNoLoss) {
   EXPECT_THAT(
       read(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "train": false,

@@ -104,6 +104,19 @@ void report(const Options& options, const CommandFlags& flags, const fs::path& f
     fmt::print("{}: {}\n", file.string(), format_size(bytes));
 }
 
+// Returns what an adapter's Modelfile names as its base: what the user gave, not what an import made of it.
+fs::path base_of_adapter(const Options& options, std::vector<std::string>& notes) {
+  const fs::path given = model_as_given(options);
+  if (is_gguf_file(given)) return fs::absolute(given);
+  const fs::path base = fs::absolute(find_model_directory(given.string()));
+  if (!fs::equivalent(base, options.model))
+    notes.push_back(fmt::format(
+        "Modelfile: FROM names {}, whose weights are quantised; where Ollama does not read them, export the "
+        "model without --adapter and name its file there",
+        base.string()));
+  return base;
+}
+
 // Writes all that is asked for to `directory`, and returns lines for the user about it.
 std::vector<std::string> write_export(const Options& options, std::optional<GgufFileType> type,
                                       const fs::path& directory, const fs::path& name) {
@@ -122,8 +135,7 @@ std::vector<std::string> write_export(const Options& options, std::optional<Gguf
     notes = type ? export_gguf_model(weights, files, directory / name, *type, title_of(given))
                  : export_gguf_adapter(options.model, options.adapter, directory / name);
     Modelfile modelfile = modelfile_of(options, files, notes);
-    modelfile.from =
-        type ? "./" + name.string() : fs::absolute(is_gguf_file(given) ? given : fs::path(options.model)).string();
+    modelfile.from = type ? "./" + name.string() : base_of_adapter(options, notes).string();
     if (!type) modelfile.adapter = "./" + name.string();
     write_text(directory / kModelfile, write_modelfile(modelfile));
   } catch (const UserError& error) {  // about a file that is a copy of the model's

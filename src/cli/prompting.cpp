@@ -13,7 +13,10 @@ namespace fs = std::filesystem;
 
 PromptFiles prompt_files(const PromptFormat& format, const RecordKinds& taught) {
   PromptFiles files;
-  if (taught.conversations || format.template_of_adapter) files.jinja = format.jinja;
+  if (taught.conversations || format.template_of_adapter) {
+    files.jinja = format.jinja;
+    files.jinja_for_tools = format.jinja_for_tools;
+  }
   if (taught.conversations || taught.texts || format.template_of_adapter || format.ends_of_adapter)
     files.end_tokens = format.end_tokens;
   return files;
@@ -49,7 +52,10 @@ WriteExtraFiles write_prompt_format(const Options& options, const Corpus& corpus
   const auto texts = adapter_format_files(options.model, files, facts_of(options, corpus, spec));
   return [texts, options](const fs::path& directory) {
     copy_adapters_tokenizer(options, directory);
-    for (const auto& [name, text] : texts) write_text(directory / name, text);
+    for (const auto& [name, text] : texts) {
+      fs::create_directories((directory / name).parent_path());
+      write_text(directory / name, text);
+    }
   };
 }
 

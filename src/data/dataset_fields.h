@@ -9,9 +9,10 @@ namespace snug {
 
 template <RecordOf<SpecialTexts> R, class Visit>
 void visit_fields(R& texts, Visit&& visit) {
-  auto& [bos, eos] = texts;
+  auto& [bos, eos, others] = texts;
   visit("bos", bos);
   visit("eos", eos);
+  visit("others", others);
 }
 
 // Leaves out how text is encoded, which the tokenizer's files decide.
@@ -38,7 +39,8 @@ void visit_fields(R& shape, Visit&& visit) {
 // Leaves out why there is no template, where one comes from, what ends a generated reply and the notes on that.
 template <RecordOf<PromptFormat> R, class Visit>
 void visit_fields(R& format, Visit&& visit) {
-  auto& [chat, refusal, plain, jinja, template_of_adapter, ends_of_adapter, end_tokens, notes] = format;
+  auto& [chat, refusal, plain, jinja, jinja_for_tools, template_of_adapter, ends_of_adapter, end_tokens, notes] =
+      format;
   visit("chat", chat);
 }
 

@@ -14,7 +14,9 @@ std::string joined(std::initializer_list<std::string_view> parts) {
 
 std::string key_text(const std::string& value) { return value; }
 // Returns a template's text; the texts of BOS and EOS, which it has too, are the encoder's.
-std::string key_text(const ChatTemplate& chat) { return joined({chat.name(), chat.jinja()}); }
+std::string key_text(const ChatTemplate& chat) {
+  return joined({chat.name(), chat.jinja(), chat.for_tools() ? chat.for_tools()->jinja() : ""});
+}
 template <class T>
 requires std::is_arithmetic_v<T> || std::is_enum_v<T> std::string key_text(T value) {
   return fmt::format("{}", static_cast<int64_t>(value));

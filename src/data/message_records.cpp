@@ -141,8 +141,8 @@ Message read_message(const RecordFields& fields, const JsonObject& message, cons
   out.loss = loss_of(message, fields);
   try {
     read_more(message, calls && out.role == ChatRole::Assistant ? ordered() : jinja::Value(), out);
-  } catch (const jinja::Failure&) {
-    message.fail("tool_calls", "a list, or a text of one as JSON");
+  } catch (const jinja::Failure& failure) {
+    message.fail("tool_calls", fmt::format("a list, or a text of one as JSON ({})", failure.what()));
   }
   return out;
 }

@@ -50,8 +50,8 @@ Value RecordFields::ordered(const std::string& key) const {
     if (!found->is(Kind::String)) return *found;
     const std::string_view text = jinja::view_of(*found);
     return white_before(text) == text.size() ? Value::none() : jinja::value_of_json(text);
-  } catch (const jinja::Failure&) {
-    record_.fail(key, "a list, or a text of one as JSON");
+  } catch (const jinja::Failure& failure) {
+    record_.fail(key, fmt::format("a list, or a text of one as JSON ({})", failure.what()));
   }
 }
 

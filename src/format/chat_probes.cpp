@@ -133,7 +133,8 @@ void ChatTemplate::find_what_is_needed(std::string_view source) {
   const std::vector<Message> one = one_turn();
   const auto renders = [&](const SpecialTexts& special) { return probe(one, false, special).has_value(); };
   if (renders(special_)) return;
-  const SpecialTexts both{special_.bos.empty() ? "<s>" : special_.bos, special_.eos.empty() ? "</s>" : special_.eos};
+  const SpecialTexts both{special_.bos.empty() ? "<s>" : special_.bos, special_.eos.empty() ? "</s>" : special_.eos,
+                          special_.others};
   try {
     run_short(one, false, both);
   } catch (const UserError& error) {
@@ -142,8 +143,8 @@ void ChatTemplate::find_what_is_needed(std::string_view source) {
       user_error("{} renders no question and reply, expected one that does: {}", source, error.what());
   }
   if (renders(special_)) return;
-  needs_bos_ = special_.bos.empty() && !renders({"", both.eos});
-  needs_eos_ = special_.eos.empty() && !renders({both.bos, ""});
+  needs_bos_ = special_.bos.empty() && !renders({"", both.eos, both.others});
+  needs_eos_ = special_.eos.empty() && !renders({both.bos, "", both.others});
 }
 
 void ChatTemplate::add_end(const std::string& end) {

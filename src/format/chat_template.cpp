@@ -38,7 +38,7 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
       user_error("{}", failure.what());
     }
   }();
-  jinja::Text text = program_->render(variables.variables(for_generation, special.bos, special.eos),
+  jinja::Text text = program_->render(variables.variables(for_generation, special.bos, special.eos, special.others),
                                       probing_ ? JinjaLimits::for_probe() : JinjaLimits::for_input(variables.bytes()));
   return {std::move(text), std::move(variables)};
 }
@@ -74,8 +74,19 @@ ChatTemplate ChatTemplate::of_program(std::string_view program, SpecialTexts spe
   return out;
 }
 
+// A template for tools that cannot be used is refused with the first conversation that needs it.
+void ChatTemplate::add_for_tools(std::string_view program, std::string_view owner) {
+  if (program.empty()) return;
+  try {
+    for_tools_ = std::make_shared<const ChatTemplate>(
+        of_program(program, special_, fmt::format("{}'s chat template for tools", owner)));
+  } catch (const UserError& error) {
+    tools_refusal_ = error.what();
+  }
+}
+
 ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_template, SpecialTexts special,
-                                  std::string_view owner) {
+                                  std::string_view owner, std::string_view for_tools) {
   if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
     user_error("template: found '{}', expected one of {}", name, chat_template_names());
   }
@@ -108,6 +119,7 @@ ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_
     for (const std::string_view one : {"chatml", "llama3", "llama2", "mistral"}) {
       if (look_like(own, of_name(one))) own.name_ = one;
     }
+    own.add_for_tools(for_tools, owner);
     return own;
   }
   named = of_name(name);
@@ -116,6 +128,7 @@ ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_
     const bool fits =
         !model_template.empty() && look_like(own, named) && (name != "qwen" || !own.default_system_.empty());
     own.name_ = named.name_;
+    if (fits) own.add_for_tools(for_tools, owner);
     if (fits) return own;
     const bool begins = name == "qwen" && look_like(own, named) && !special.bos.empty();
     if (begins && own.probes_[0].starts_with(special.bos)) {
@@ -132,6 +145,10 @@ std::vector<std::string> ChatTemplate::lacking(const std::function<bool(std::str
   std::vector<std::string> out;
   for (const std::string& marker : markers_) {
     if (marker != special_.bos && !is_token(marker)) out.push_back(fmt::format("'{}'", marker));
+  }
+  if (for_tools_) {
+    for (std::string& marker : for_tools_->lacking(is_token))
+      if (std::ranges::find(out, marker) == out.end()) out.push_back(std::move(marker));
   }
   if (needs_bos_) out.emplace_back("a bos_token");
   if (needs_eos_) out.emplace_back("an eos_token");
@@ -268,6 +285,9 @@ void ChatTemplate::refuse_thinking(std::span<const Message> messages) const {
 
 std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool for_generation,
                                         std::span<const jinja::Value> tools, LeftOut* left_out) const {
+  if (!tools.empty() && !tools_refusal_.empty())
+    user_error("{}; --template takes another for all conversations", tools_refusal_);
+  if (!tools.empty() && for_tools_) return for_tools_->render(messages, for_generation, tools, left_out);
   refuse_beside_texts(messages, tools);
   if (!program_) {
     std::vector<Piece> out;

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,9 +21,10 @@
 
 namespace snug {
 
-// Holds the spelling of the tokenizer's two special tokens; empty if it has none.
+// Holds the spelling of the tokenizer's special tokens; empty for those that it lacks.
 struct SpecialTexts {
-  std::string bos, eos;
+  std::string bos = {}, eos = {};
+  std::map<std::string, std::string> others = {};  // what the tokenizer names besides, by name: "pad_token"
 };
 
 // Counts what a template leaves out of a conversation that teaches, though it need not show it.
@@ -46,9 +49,10 @@ class ChatTemplate {
   // `model_template` is the model's Jinja text, empty if it has none. A name takes the model's own template if its
   // turns look like those of the name, for its details (the default system text, Llama 3.1's dates). Throws UserError
   // that lists the names for an unknown name and for auto if the model has no template; and for a template that does
-  // not parse, or that does not render a question and a reply. `owner` says whose template it is, for messages.
+  // not parse, or that does not render a question and a reply. `owner` says whose template it is, for messages;
+  // `for_tools` is its template for conversations with tools, empty if that is none of its own.
   static ChatTemplate choose(std::string_view name, std::string_view model_template, SpecialTexts special,
-                             std::string_view owner = "the model");
+                             std::string_view owner = "the model", std::string_view for_tools = "");
 
   // Returns the one of the names above, except auto and qwen, whose turns look like the template's; "own" if none does.
   const std::string& name() const { return name_; }
@@ -68,12 +72,17 @@ class ChatTemplate {
   bool says_loss() const { return around_.generation; }
   // Returns the Jinja program by which transformers renders conversations as this does; empty for none.
   const std::string& jinja() const { return jinja_; }
+  // Returns the template of conversations with tools where that is another one, else null.
+  const ChatTemplate* for_tools() const { return for_tools_.get(); }
   // Returns the texts <|...|> that mark turns and of which `is_token` says that they are no single tokens; "a
   // bos_token" or "an eos_token" if the template fails without one and there is none. If empty, the tokenizer can ask
   // by this template.
   std::vector<std::string> lacking(const std::function<bool(std::string_view)>& is_token) const;
   // Returns whether both render short conversations to equal text.
-  bool renders_as(const ChatTemplate& other) const { return probes_ == other.probes_; }
+  bool renders_as(const ChatTemplate& other) const {
+    if (probes_ != other.probes_ || !for_tools_ != !other.for_tools_) return false;
+    return !for_tools_ || for_tools_->renders_as(*other.for_tools_);
+  }
 
   // Renders a conversation. Pieces next to each other differ in `loss` or `masked`; tokenise each by itself, so that a
   // prompt has equal tokens in training and in generation. With `for_generation` the text ends with the header of a
@@ -102,6 +111,7 @@ class ChatTemplate {
   Rendering run_short(std::span<const Message> messages, bool for_generation, const SpecialTexts& special) const;
   std::optional<Rendering> probe(std::span<const Message> messages, bool for_generation,
                                  const SpecialTexts& special) const;
+  void add_for_tools(std::string_view program, std::string_view owner);
   void look_around(std::string_view source);
   void find_what_is_needed(std::string_view source);
   void find_ends(std::string_view next, bool always_asks);
@@ -125,6 +135,8 @@ class ChatTemplate {
   bool probing_ = false;   // while short conversations are rendered
   // Hold what short conversations show: what stands around messages, between a question and its reply and behind it,
   // how thoughts and calls are given, and all texts that mark turns.
+  std::shared_ptr<const ChatTemplate> for_tools_ = {};
+  std::string tools_refusal_ = {};  // why that template cannot be used
   ChatSurroundings around_ = {};
   ChatForms forms_ = {};
   std::string between_ = {}, behind_ = {}, default_system_ = {};

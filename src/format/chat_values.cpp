@@ -153,14 +153,18 @@ ChatVariables::ChatVariables(std::span<const Message> messages, std::span<const 
   tools_ = jinja::make_list(std::move(all));
 }
 
-JinjaTemplate::Variables ChatVariables::variables(bool for_generation, std::string_view bos,
-                                                  std::string_view eos) const {
+JinjaTemplate::Variables ChatVariables::variables(bool for_generation, std::string_view bos, std::string_view eos,
+                                                  const std::map<std::string, std::string>& others) const {
   JinjaTemplate::Variables out = {{"messages", messages_},
                                   {"add_generation_prompt", Value(for_generation)},
                                   {"tools", tools_},
                                   {"documents", Value::none()}};
   if (!bos.empty()) out.emplace_back("bos_token", text_value(bos));
   if (!eos.empty()) out.emplace_back("eos_token", text_value(eos));
+  for (const auto& [name, text] : others) {
+    const bool taken = std::ranges::any_of(out, [&](const auto& variable) { return variable.first == name; });
+    if (!taken) out.emplace_back(name, text_value(text));
+  }
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Gives a conversation as the variables that a chat template reads, and says from what each byte that prints them came.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,7 +36,9 @@ class ChatVariables {
   ChatVariables(std::span<const Message> messages, std::span<const jinja::Value> tools, const ChatForms& forms,
                 bool empty = false);
 
-  JinjaTemplate::Variables variables(bool for_generation, std::string_view bos, std::string_view eos) const;
+  // Returns the variables; `others` are texts of special tokens besides BOS and EOS, by name.
+  JinjaTemplate::Variables variables(bool for_generation, std::string_view bos, std::string_view eos,
+                                     const std::map<std::string, std::string>& others) const;
   // Returns the source of a mark; null for bytes of the template itself.
   const Source* source(jinja::Mark mark) const {
     const size_t number = mark & ~jinja::kGenerated;

@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-constexpr std::array<GgufArchitecture, 14> kArchitectures{{
+constexpr std::array<GgufArchitecture, 21> kArchitectures{{
     {.name = "llama",
      .model_type = "llama",
      .class_name = "LlamaForCausalLM",
@@ -155,11 +155,86 @@ constexpr std::array<GgufArchitecture, 14> kArchitectures{{
      .neighbours = true,
      .full_interval = 4,
      .rope_in_windows = true},
+    {.name = "phi3",
+     .model_type = "phi3",
+     .class_name = "Phi3ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .fused_gate_up = true,
+     .fused_qkv = true,
+     .whole_heads = true,
+     .partial_rope = true},
+    {.name = "chatglm",
+     .model_type = "glm",
+     .class_name = "GlmForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .neighbours = true,
+     .fused_gate_up = true,
+     .whole_heads = true,
+     .partial_rope = true,
+     .may_have_qkv_biases = true},
+    {.name = "arcee",
+     .model_type = "arcee",
+     .class_name = "ArceeForCausalLM",
+     .interleaves_heads = true,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = true,
+     .gated = false},
+    {.name = "stablelm",
+     .model_type = "stablelm",
+     .class_name = "StableLmForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .layer_norm = true,
+     .norm_bias = true,
+     .needs_own_head = true,
+     .whole_heads = true,
+     .partial_rope = true,
+     .may_have_qkv_biases = true},
+    {.name = "nemotron",
+     .model_type = "nemotron",
+     .class_name = "NemotronForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = true,
+     .has_rope_factors = false,
+     .layer_norm = true,
+     .gated = false,
+     .norm_bias = true,
+     .plus_one = true,
+     .needs_own_head = true,
+     .whole_heads = true,
+     .partial_rope = true},
+    {.name = "ernie4_5",
+     .model_type = "ernie4_5",
+     .class_name = "Ernie4_5ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .neighbours = true},
+    {.name = "seed_oss",
+     .model_type = "seed_oss",
+     .class_name = "SeedOssForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .norms = {.attention_post = "post_attention_layernorm", .mlp = ""},
+     .may_have_qkv_biases = true},
 }};
 
 // The gain of a norm, under both names.
 GgufTensorName gain(const GgufArchitecture& kind, std::string gguf, std::string hugging_face, int64_t size) {
-  return {std::move(gguf), std::move(hugging_face), {size}, 0, kind.gemma ? 1.0f : 0.0f};
+  return {std::move(gguf), std::move(hugging_face), {size}, 0, kind.gemma || kind.plus_one ? 1.0f : 0.0f};
 }
 
 // The tensors of one layer.
@@ -176,9 +251,13 @@ class LayerNames {
     const int64_t head_rows = kind.interleaves_heads ? sizes_.head_dim : 0;
     const bool qkv_bias = kind.qkv_bias || sizes_.qkv_biases;
     add_gain("attn_norm", norms.attention, hidden);
-    add_linear("attn_q", "self_attn.q_proj", queries, hidden, qkv_bias, head_rows);
-    add_linear("attn_k", "self_attn.k_proj", keys, hidden, qkv_bias, head_rows);
-    add_linear("attn_v", "self_attn.v_proj", keys, hidden, qkv_bias);
+    if (kind.fused_qkv) {
+      add_linear("attn_qkv", "self_attn.qkv_proj", queries + 2 * keys, hidden, qkv_bias);
+    } else {
+      add_linear("attn_q", "self_attn.q_proj", queries, hidden, qkv_bias, head_rows);
+      add_linear("attn_k", "self_attn.k_proj", keys, hidden, qkv_bias, head_rows);
+      add_linear("attn_v", "self_attn.v_proj", keys, hidden, qkv_bias);
+    }
     add_gain("attn_q_norm", norms.query, kind.joint_head_norms ? queries : sizes_.head_dim);
     add_gain("attn_k_norm", norms.key, kind.joint_head_norms ? keys : sizes_.head_dim);
     add_linear("attn_output", "self_attn.o_proj", hidden, queries, sizes_.o_bias);
@@ -187,7 +266,7 @@ class LayerNames {
     if (kind.fused_gate_up) {
       add_linear("ffn_up", "mlp.gate_up_proj", 2 * inner, hidden, sizes_.mlp_biases);
     } else {
-      add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
+      if (kind.gated) add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
       add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
     }
     add_linear("ffn_down", "mlp.down_proj", hidden, inner, sizes_.mlp_biases);
@@ -205,6 +284,7 @@ class LayerNames {
     if (module.empty()) return;
     out_.push_back(gain(*sizes_.architecture, fmt::format("{}.weight", gguf_name(gguf)),
                         fmt::format("{}.weight", model_name(module)), size));
+    if (sizes_.architecture->norm_bias) add(fmt::format("{}.bias", gguf), fmt::format("{}.bias", module), {size});
   }
   void add_linear(const std::string& gguf, const std::string& hugging_face, int64_t rows, int64_t columns, bool bias,
                   int64_t head_rows = 0) {
@@ -243,6 +323,7 @@ std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes) {
       {"token_embd.weight", "model.embed_tokens.weight", {sizes.vocabulary, sizes.hidden}}};
   for (int64_t layer = 0; layer < sizes.layers; ++layer) LayerNames(sizes, layer, names).add_all();
   names.push_back(gain(*sizes.architecture, "output_norm.weight", "model.norm.weight", sizes.hidden));
+  if (sizes.architecture->norm_bias) names.push_back({"output_norm.bias", "model.norm.bias", {sizes.hidden}});
   if (sizes.own_head) names.push_back({"output.weight", "lm_head.weight", {sizes.vocabulary, sizes.hidden}});
   return names;
 }
@@ -258,6 +339,87 @@ std::vector<double> llama3_rope_factors(const RopeParameters& scaling, int64_t h
     factors.push_back(1 / ((1 - clamped) / scaling.factor + clamped));
   }
   return factors;
+}
+
+namespace {
+
+bool has_factors(const RopeParameters& scaling, std::span<const float> factors) {
+  const double positions = scaling.original_max_position;
+  if (!(positions >= 1 && positions <= 1e15 && scaling.high_freq_factor > scaling.low_freq_factor)) return false;
+  const std::vector<double> all = llama3_rope_factors(scaling, 2 * std::ssize(factors));
+  return std::ranges::equal(all, factors, [](double a, float b) { return std::abs(a - b) <= 1e-4 * a; });
+}
+
+// Returns a scaling between whose borders no pair lies: those up to a pair keep their frequency, the others are
+// divided. `turns` are those of each pair in one position.
+RopeParameters between_borders(RopeParameters scaling, std::span<const double> turns, size_t kept) {
+  scaling.low_freq_factor = 1;
+  if (kept == 0) {
+    scaling.original_max_position = std::floor(0.5 / turns[0]);
+    scaling.high_freq_factor = 4;
+    return scaling;
+  }
+  const double slow = turns[kept], fast = turns[kept - 1], third = std::cbrt(fast / slow);
+  scaling.original_max_position = std::round(1 / (slow * third));
+  scaling.high_freq_factor = third;
+  return scaling;
+}
+
+}  // namespace
+
+std::optional<RopeParameters> llama3_scaling_of(std::span<const float> factors, double theta) {
+  RopeParameters scaling{.theta = theta, .type = RopeType::Llama3};
+  scaling.factor = std::ranges::max(factors);
+  scaling.original_max_position = 8192;
+  if (has_factors(scaling, factors)) return scaling;
+  if (!(scaling.factor > 1)) return std::nullopt;
+  // A pair's blend is a line over its turns, slope * turns - offset; least squares find it.
+  std::vector<double> turns, on_line, blends;
+  size_t kept = 0;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    turns.push_back(std::pow(theta, -static_cast<double>(i) / static_cast<double>(factors.size())) /
+                    (2 * std::numbers::pi));
+    const double blend = (1 / static_cast<double>(factors[i]) - 1 / scaling.factor) / (1 - 1 / scaling.factor);
+    if (blend > 1 - 1e-6) kept = i + 1;
+    if (blend <= 1e-6 || blend > 1 - 1e-6) continue;
+    on_line.push_back(turns.back());
+    blends.push_back(blend);
+  }
+  const auto checked = [&](RopeParameters found) {
+    return has_factors(found, factors) ? std::optional(found) : std::nullopt;
+  };
+  if (on_line.empty()) return checked(between_borders(scaling, turns, kept));
+  double slope = 0, offset = 0;
+  if (on_line.size() == 1) {  // with the releases' ratio of 4 between the borders
+    slope = (blends[0] + 1.0 / 3) / on_line[0];
+    offset = 1.0 / 3;
+  } else {
+    const auto count = static_cast<double>(on_line.size());
+    double x = 0, y = 0, xx = 0, xy = 0;
+    for (size_t i = 0; i < on_line.size(); ++i) {
+      x += on_line[i] / count;
+      y += blends[i] / count;
+    }
+    for (size_t i = 0; i < on_line.size(); ++i) {
+      xx += (on_line[i] - x) * (on_line[i] - x);
+      xy += (on_line[i] - x) * (blends[i] - y);
+    }
+    slope = xy / xx;
+    offset = slope * x - y;
+  }
+  // Only the ratios of the three constants count.
+  if (offset > 0) {
+    scaling.low_freq_factor = 1;
+    scaling.original_max_position = std::round(slope / offset);
+    for (const double steps : {1.0, 1000.0}) {
+      scaling.high_freq_factor = std::round((1 + offset) / offset * steps) / steps;
+      if (has_factors(scaling, factors)) return scaling;
+    }
+  }
+  scaling.original_max_position = 8192;
+  scaling.low_freq_factor = std::max(1e-3, offset * 8192 / slope);
+  scaling.high_freq_factor = (1 + offset) * 8192 / slope;
+  return checked(scaling);
 }
 
 int64_t gguf_row(const GgufTensorName& tensor, int64_t row) {

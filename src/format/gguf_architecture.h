@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,12 @@ struct GgufArchitecture {
   bool layer_norm = false;        // norms are LayerNorms
   bool neighbours = false;        // models turn rotary pairs of neighbours, so that files hold q and k as they are
   bool fused_gate_up = false;     // gate and up are one linear in both formats
+  bool fused_qkv = false;         // q, k and v are one in both formats
+  bool gated = true;              // the MLP has a gate, and goes through ReLU squared without one
+  bool norm_bias = false;         // LayerNorms have biases
+  bool plus_one = false;          // files hold gains, the model what they are more than 1
+  bool needs_own_head = false;    // llama.cpp takes no embedding for the output's matrix
+  bool whole_heads = false;       // llama.cpp takes the heads' rows for as many as the hidden size
   bool partial_rope = false;      // a part of each head may turn
   bool may_have_qkv_biases = false;
   int64_t full_interval = 0;      // of layers with a window every so many-th sees all; 0: none has one
@@ -95,6 +102,9 @@ std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes);
 
 // Returns the divisor of each rotary frequency of a head by Llama 3.1's scaling.
 std::vector<double> llama3_rope_factors(const RopeParameters& scaling, int64_t head_dim);
+// Returns a scaling with these divisors. Other constants may give the same divisors: it is Llama 3.1's if they do, else
+// with a low_freq_factor of 1 if some do. Nothing if none has them.
+std::optional<RopeParameters> llama3_scaling_of(std::span<const float> factors, double theta);
 
 // Returns where row `row` of Hugging Face's tensor lies in the file.
 int64_t gguf_row(const GgufTensorName& tensor, int64_t row);

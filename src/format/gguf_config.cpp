@@ -53,7 +53,7 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.scale_linear"};
 
 // Those of one architecture.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kOwnKeys{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kOwnKeys{{
     {"gemma2", "attn_logit_softcapping"},
     {"gemma2", "final_logit_softcapping"},
     {"granite", "attention.scale"},
@@ -70,6 +70,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kOwnKeys
     {"cohere2", "logit_scale"},
     {"command-r", "attention.layer_norm_epsilon"},
     {"command-r", "logit_scale"},
+    {"stablelm", "attention.layer_norm_epsilon"},
+    {"stablelm", "use_parallel_residual"},  // tensors say it
+    {"nemotron", "attention.layer_norm_epsilon"},
 }};
 
 // Refuses what changes the mathematics of a dense decoder.
@@ -78,7 +81,8 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   if (header.integer(key("expert_count"), 0, INT64_MAX, 0) != 0) header.fail(key("expert_count"), "0 or nothing");
   if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
   const std::string window = key("attention.sliding_window");
-  if (kind.name != "llama" && kind.full_interval == 0 && header.integer(window, 0, INT64_MAX, 0) != 0)
+  if (kind.name != "llama" && kind.name != "phi3" && kind.full_interval == 0 &&
+      header.integer(window, 0, INT64_MAX, 0) != 0)
     header.fail(window, "0 or nothing");
 }
 
@@ -206,15 +210,23 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
     config["attention_bias"] = has_bias("attn_q") || has_bias("attn_output");
     config["mlp_bias"] = has_bias("ffn_gate") || has_bias("ffn_down");
   }
+  if (kind.name == "arcee") config["attention_bias"] = config["mlp_bias"] = false;
+  if (kind.name == "seed_oss") config["attention_out_bias"] = config["mlp_bias"] = false;
+  if (kind.name == "ernie4_5") config["use_bias"] = false;
+  if (kind.name == "phi3") {
+    const int64_t seen = header.integer(window, 0, kMaxPosition, 0);
+    config["sliding_window"] = seen > 0 ? OrderedJson(seen) : OrderedJson();
+  }
   if (kind.name == "qwen2" || kind.name == "qwen3") config["use_sliding_window"] = false;
   if (kind.name == "qwen3" || kind.name == "olmo2" || kind.name == "hunyuan-dense") config["attention_bias"] = false;
-  if (kind.may_have_qkv_biases) config["attention_bias"] = has_bias("attn_q");
+  if (kind.may_have_qkv_biases)
+    config[kind.name == "stablelm" ? "use_qkv_bias" : "attention_bias"] = has_bias("attn_q");
   if (kind.partial_rope) {
     const int64_t head_dim = config["head_dim"];
     const int64_t turned = header.integer(fmt::format("{}.{}", kind.name, kRopeDimension), 2, head_dim, head_dim);
     config["partial_rotary_factor"] = static_cast<double>(turned) / static_cast<double>(head_dim);
   }
-  if (kind.layer_norm) {
+  if (kind.layer_norm && !kind.norm_bias) {
     config["logit_scale"] = header.number(fmt::format("{}.logit_scale", kind.name));
     config["attention_bias"] = false;
   }
@@ -260,12 +272,12 @@ std::string gguf_model_config(const GgufHeader& header) {
     return header.number(fmt::format("{}.attention.{}", kind.name, key));
   };
   if (kind.layer_norm)
-    config["layer_norm_eps"] = epsilon("layer_norm_epsilon");
+    config[kind.name == "nemotron" ? "norm_eps" : "layer_norm_eps"] = epsilon("layer_norm_epsilon");
   else
     config["rms_norm_eps"] = epsilon("layer_norm_rms_epsilon");
   config["rope_theta"] = header.number(fmt::format("{}.rope.freq_base", kind.name), 10000.0);
   if (const OrderedJson scaling = rope_scaling(header, kind); !scaling.is_null()) config["rope_scaling"] = scaling;
-  config["hidden_act"] = "silu";
+  config["hidden_act"] = kind.gated ? "silu" : "relu2";
   add_own_keys(config, header, kind);
   config["attention_dropout"] = 0.0;
   config["tie_word_embeddings"] = header.find("output.weight") == nullptr;

@@ -94,8 +94,7 @@ class Converter {
   std::vector<float> row_;
 };
 
-// Infers llama3 scaling, for which GGUF has no key: it stores the divisor of each frequency. The factor is the largest
-// of these; with the releases' other constants it must reproduce all of them.
+// Infers llama3 scaling, for which GGUF has no key: it stores the divisor of each frequency.
 std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const std::vector<File>& in,
                                                  const HfConfig& config) {
   const GgufTensor* tensor = header.find(kGgufRopeFactors);
@@ -107,18 +106,11 @@ std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const
   }
   std::vector<float> factors(static_cast<size_t>(pairs));
   in[tensor->file].read(tensor->offset, std::as_writable_bytes(std::span(factors)));
-  RopeParameters scaling{.theta = config.rope.theta, .type = RopeType::Llama3};
-  scaling.factor = std::ranges::max(factors);
-  scaling.original_max_position = 8192;
-  // These are the constants of every Llama 3.1 to 3.3 release.
-  const std::vector<double> all = llama3_rope_factors(scaling, config.head_dim);
-  for (size_t i = 0; i < all.size(); ++i) {
-    const double expected = all[i], found = factors[i];
-    if (!(std::abs(found - expected) <= 1e-4 * expected)) {
-      user_error("{}, tensor '{}': found {} for pair {}, expected {} as in Llama 3.1", header.source(),
-                 kGgufRopeFactors, found, i, expected);
-    }
-  }
+  const auto scaling = llama3_scaling_of(factors, config.rope.theta);
+  if (!scaling)
+    user_error(
+        "{}, tensor '{}': found divisors from {} to {} that no scaling of Llama 3.1's kind has, expected such a one",
+        header.source(), kGgufRopeFactors, std::ranges::min(factors), std::ranges::max(factors));
   return scaling;
 }
 
@@ -163,10 +155,13 @@ ReadableGguf open_gguf(const fs::path& file) {
       .model_type = type,
       .architecture = class_name,
       .gelu = kind.gemma,
-      .epsilon_key = kind.layer_norm ? "layer_norm_eps" : "rms_norm_eps",
+      .relu_squared = !kind.gated,
+      .epsilon_key = !kind.layer_norm          ? "rms_norm_eps"
+                     : kind.name == "nemotron" ? "norm_eps"
+                                               : "layer_norm_eps",
       .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "embedding_multiplier",
                    "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping",
-                   "logit_scale", "rope_parameters"}};
+                   "logit_scale", "rope_parameters", "use_qkv_bias", "use_bias", "attention_out_bias"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {
@@ -188,7 +183,7 @@ ReadableGguf open_gguf(const fs::path& file) {
                          .head_dim = config.head_dim,
                          .vocabulary = config.vocabulary,
                          .own_head = !config.tie_word_embeddings,
-                         .qkv_biases = parsed.value("attention_bias", false),
+                         .qkv_biases = parsed.value("attention_bias", false) || parsed.value("use_qkv_bias", false),
                          .o_bias = kind.may_have_biases && parsed.value("attention_bias", false),
                          .mlp_biases = kind.may_have_biases && parsed.value("mlp_bias", false)});
   check_tensors(header, kind, names);

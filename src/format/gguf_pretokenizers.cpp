@@ -31,34 +31,77 @@ constexpr std::string_view kLetters = R"(\s?\p{L}+)", kPunctuation = R"(\s?\p{P}
 enum class Digits { Joined, First, Last };  // cut one by one or not, and before other cuts or behind them
 
 struct Known {
-  std::string_view name;
+  std::string_view name = {};
   std::vector<std::string_view> splits;
   Digits digits = Digits::Joined;
   bool gpt2 = false;  // ByteLevel cuts by GPT-2's pattern
   bool whole_words = false, nfc = false, bos = false;
 };
 
-// Lists known names; of several that cut alike, the one that other programs should read stands first.
+// Are the cuts of llama.cpp for files that name none ("default") and for Falcon.
+constexpr std::string_view kMarks = R"([\p{P}\$\+<=>\^~\|]+)", kFalconMarks = R"([\p{P}\$\+<=>\^~\|`]+)";
+constexpr std::string_view kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))";
+constexpr std::string_view kNumbers = R"(\p{N}+)", kThreeAscii = "[0-9][0-9][0-9]";
+
+// Lists known names; of several that cut alike, the one that other programs should read stands first. A name of several
+// models normalises as those of them that are known to.
 const std::vector<Known>& all_known() {
   static const std::vector<Known> known{
       {.name = "smollm", .splits = {}, .digits = Digits::First, .gpt2 = true},
       {.name = "command-r", .splits = {}, .digits = Digits::First, .gpt2 = true, .nfc = true},
+      {.name = "refact", .splits = {}, .digits = Digits::First, .gpt2 = true},
+      {.name = "starcoder", .splits = {}, .digits = Digits::First, .gpt2 = true},
+      {.name = "codeshell", .splits = {}, .digits = Digits::First, .gpt2 = true},
+      {.name = "exaone", .splits = {}, .digits = Digits::First, .gpt2 = true},
+      {.name = "minerva-7b", .splits = {}, .digits = Digits::First, .gpt2 = true},
+      {.name = "mellum2", .splits = {}, .digits = Digits::First, .gpt2 = true},
       {.name = "gpt-2", .splits = {}, .gpt2 = true},
+      {.name = "olmo", .splits = {}, .gpt2 = true, .nfc = true},  // and mpt's is GPT-NeoX's tokenizer
+      {.name = "mpt", .splits = {}, .gpt2 = true, .nfc = true},
+      {.name = "phi-2", .splits = {}, .gpt2 = true},
+      {.name = "jais", .splits = {}, .gpt2 = true},
+      {.name = "trillion", .splits = {}, .gpt2 = true},
+      {.name = "granite-docling", .splits = {}, .gpt2 = true},
+      {.name = "gigachat", .splits = {}, .gpt2 = true},
+      {.name = "a.x-4.0", .splits = {}, .gpt2 = true},
+      {.name = "mellum", .splits = {}, .gpt2 = true},
+      {.name = "exaone4", .splits = {}, .gpt2 = true},
       {.name = "llama-bpe", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
       {.name = "llama3", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
       {.name = "llama-v3", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
       {.name = "falcon3", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "falcon-h1", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "pixtral", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "midm-2.0", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "lfm2", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "glm4", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true},
+      {.name = "glm5", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true},
       {.name = "smaug-bpe", .splits = {regex_of(WordPattern::Llama3)}},
+      {.name = "dbrx", .splits = {regex_of(WordPattern::Llama3)}},
+      {.name = "chatglm-bpe", .splits = {regex_of(WordPattern::Llama3)}},
       {.name = "qwen2", .splits = {regex_of(WordPattern::Qwen2)}, .nfc = true},
       {.name = "deepseek-r1-qwen", .splits = {regex_of(WordPattern::Qwen2)}},
       {.name = "hunyuan", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "kormo", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "megrez", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "stablelm2", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "solar-open", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "grok-2", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "f2llmv2", .splits = {regex_of(WordPattern::Qwen2)}},
       {.name = "qwen35", .splits = {kQwen35}, .nfc = true},
       {.name = "gpt-4o", .splits = {kO200k}},
       {.name = "llama4", .splits = {kO200k}},
+      {.name = "kanana2", .splits = {kO200k}},
+      {.name = "talkie", .splits = {kO200k}},
+      {.name = "minimax-m2", .splits = {kO200k}},
       {.name = "tekken", .splits = {kTekken}, .whole_words = true, .bos = true},
       {.name = "deepseek-v3", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
       {.name = "hunyuan-dense", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
+      {.name = "joyai-llm", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
+      {.name = "hy_v4", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
       {.name = "deepseek-coder", .splits = {kLineEnds, kLetters, kPunctuation, kHanAndHangul}, .digits = Digits::Last},
+      {.name = "default", .splits = {kMarks, kGpt2, kNumbers, kThreeAscii}},
+      {.name = "falcon", .splits = {kFalconMarks, kGpt2, kThreeAscii}},
   };
   return known;
 }

@@ -290,6 +290,7 @@ bool takes_more_bits(int64_t layer, int64_t layers) {
 GgufType type_in_mixture(const GgufTensorName& tensor, const GgufSizes& sizes) {
   const std::string_view name = tensor.gguf;
   if (name == (sizes.own_head ? "output.weight" : "token_embd.weight")) return GgufType::Q6_K;
+  if (name.ends_with(".attn_qkv.weight")) return GgufType::Q5_K;
   const bool values = name.ends_with(".attn_v.weight");
   if (!values && !name.ends_with(".ffn_down.weight")) return GgufType::Q4_K;
   const int64_t layer = std::stoll(tensor.gguf.substr(4));  // "blk.7."

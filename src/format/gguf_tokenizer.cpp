@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "format/gguf_pretokenizers.h"
 #include "format/json.h"
 #include "format/sentencepiece.h"
+#include "format/tokenizer.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -239,6 +241,25 @@ std::string gguf_tokenizer(const GgufHeader& header) {
   return json.dump(1) + "\n";
 }
 
+namespace {
+
+// Returns the chat templates that have names: tokenizer.chat_templates lists them. A file without a default one has no
+// template that conversations without tools could take, so there are none.
+std::map<std::string, std::string> named_templates(const GgufHeader& header) {
+  constexpr std::string_view kList = "tokenizer.chat_templates", kTemplate = "tokenizer.chat_template";
+  std::map<std::string, std::string> out;
+  if (!header.has(kTemplate)) return out;
+  if (header.has(kList)) {
+    for (const std::string& name : header.strings(kList))
+      if (name != "default") out[name] = header.string(fmt::format("{}.{}", kTemplate, name));
+  } else if (const std::string key = fmt::format("{}.{}", kTemplate, kToolTemplate); header.has(key)) {
+    out[kToolTemplate] = header.string(key);
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string gguf_tokenizer_config(const GgufHeader& header) {
   constexpr std::string_view kTemplate = "tokenizer.chat_template";
   Json json;
@@ -251,6 +272,12 @@ std::string gguf_tokenizer_config(const GgufHeader& header) {
   json["pad_token"] = special_token(header, "padding");
   json["unk_token"] = special_token(header, "unknown");
   if (header.has(kTemplate)) json["chat_template"] = header.string(kTemplate);
+  if (const std::map<std::string, std::string> named = named_templates(header); !named.empty()) {
+    Json list = Json::array();
+    if (header.has(kTemplate)) list.push_back({{"name", "default"}, {"template", header.string(kTemplate)}});
+    for (const auto& [name, text] : named) list.push_back({{"name", name}, {"template", text}});
+    json["chat_template"] = std::move(list);
+  }
   return json.dump(2) + "\n";
 }
 

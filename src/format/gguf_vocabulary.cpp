@@ -71,7 +71,7 @@ class JsonTokenizer {
     return cutter.dump().find("\"ByteLevel\"") != std::string::npos;
   }
 
-  void write_byte_level(GgufWriter& writer) const {
+  void write_byte_level(GgufWriter& writer, std::vector<std::string>& notes) const {
     const bool whole_words = model_.boolean("ignore_merges", false);
     const Json only = normalizer();
     const bool nfc = only.is_object() && only.value("type", "") == "NFC";
@@ -81,6 +81,11 @@ class JsonTokenizer {
     if (!pre)
       json_.fail("pre_tokenizer", fmt::format("one that GGUF has a name for, {}words that are tokens taken whole: {}{}",
                                               whole_words ? "" : "without ", gguf_pre_tokenizer_names(), kElse));
+    if (nfc && !find_gguf_pre_tokenizer(*pre)->normalizes_nfc)
+      notes.push_back(fmt::format(
+          "tokenizer: it normalises texts to NFC, which GGUF's \"{}\" does not: texts that are not in NFC are read "
+          "otherwise",
+          *pre));
     writer.add("tokenizer.ggml.model", "gpt2");
     writer.add("tokenizer.ggml.pre", *pre);
     writer.add("tokenizer.ggml.tokens", std::span<const std::string>(vocabulary_.tokens));
@@ -292,7 +297,14 @@ void write_special_tokens(GgufWriter& writer, const fs::path& directory, const T
   add("padding", padding_of(directory, tokenizer));
   writer.add_bool("tokenizer.ggml.add_bos_token", tokenizer.adds_bos());
   writer.add_bool("tokenizer.ggml.add_eos_token", false);
-  if (tokenizer.chat_template_text()) writer.add("tokenizer.chat_template", *tokenizer.chat_template_text());
+  if (!tokenizer.chat_template_text()) return;
+  std::vector<std::string> names;
+  for (const auto& [name, text] : tokenizer.named_templates()) {
+    writer.add("tokenizer.chat_template." + name, text);
+    names.push_back(name);
+  }
+  if (!names.empty()) writer.add("tokenizer.chat_templates", names);
+  writer.add("tokenizer.chat_template", *tokenizer.chat_template_text());
 }
 
 }  // namespace
@@ -307,7 +319,7 @@ std::vector<std::string> add_gguf_tokenizer(GgufWriter& writer, const fs::path& 
     JsonTokenizer written(json, path.string(), vocabulary);
     notes = written.notes_on_added();
     if (written.byte_level())
-      written.write_byte_level(writer);
+      written.write_byte_level(writer, notes);
     else
       written.write_pieces(writer, notes);
     const auto unknown = written.unknown() ? tokenizer.token_id(*written.unknown()) : std::nullopt;

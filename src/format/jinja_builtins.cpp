@@ -26,12 +26,12 @@ bool is_none(const Value& v) { return v.is(Kind::None); }
 bool is_boolean(const Value& v) { return v.is(Kind::Bool); }
 bool is_true(const Value& v) { return v.is(Kind::Bool) && v.integer() != 0; }
 bool is_false(const Value& v) { return v.is(Kind::Bool) && v.integer() == 0; }
-bool is_whole(const Value& v) { return v.is(Kind::Int); }
+bool is_whole(const Value& v) { return v.is(Kind::Int) || v.is(Kind::BigInt); }
 bool is_float(const Value& v) { return v.is(Kind::Float); }
-bool is_any_number(const Value& v) { return v.is_number(); }
+bool is_any_number(const Value& v) { return v.is_number() || v.is(Kind::BigInt); }
 bool is_string(const Value& v) { return v.is(Kind::String); }
 bool is_mapping(const Value& v) { return v.is(Kind::Dict); }
-bool is_callable(const Value& v) { return v.is(Kind::Function); }
+bool is_callable(const Value& v) { return v.is(Kind::Function) || v.is(Kind::Undefined); }
 bool is_a_sequence(const Value& v) {
   if (v.is(Kind::List)) return v.as<ListRep>().sequence < Sequence::Iterator;
   return v.is(Kind::Undefined) || v.is(Kind::String) || v.is(Kind::Dict);

@@ -11,6 +11,8 @@ constexpr size_t kMaxLevels = 64;
 Value make(ListRep* rep) { return {Kind::List, rep}; }
 Value make(DictRep* rep) { return {Kind::Dict, rep}; }
 
+Value beyond_64_bits(const std::string& digits) { return {Kind::BigInt, new BigIntRep(digits)}; }
+
 // Builds a value from the events of the library's parser.
 class Builder : public nlohmann::json_sax<Json> {
  public:
@@ -18,10 +20,12 @@ class Builder : public nlohmann::json_sax<Json> {
   bool boolean(bool b) override { return add(Value(b)); }
   bool number_integer(int64_t i) override { return add(Value(i)); }
   bool number_unsigned(uint64_t u) override {
-    if (u > INT64_MAX) fail("found the number {}, expected at most {}", u, INT64_MAX);
-    return add(Value(static_cast<int64_t>(u)));
+    return add(u > INT64_MAX ? beyond_64_bits(std::to_string(u)) : Value(static_cast<int64_t>(u)));
   }
-  bool number_float(double d, const std::string&) override { return add(Value(d)); }
+  bool number_float(double d, const std::string& text) override {
+    // The library hands an integer beyond 64 bits over as a float.
+    return add(text.find_first_not_of("-0123456789") == std::string::npos ? beyond_64_bits(text) : Value(d));
+  }
   bool string(std::string& text) override { return add(make_string(Text(std::move(text)))); }
   bool binary(Json::binary_t&) override { return false; }
   bool start_array(size_t) override { return open(make(new ListRep)); }
@@ -32,7 +36,9 @@ class Builder : public nlohmann::json_sax<Json> {
   }
   bool end_array() override { return close(); }
   bool end_object() override { return close(); }
-  bool parse_error(size_t byte, const std::string&, const Json::exception&) override {
+  bool parse_error(size_t byte, const std::string&, const Json::exception& error) override {
+    constexpr int kNumberOverflow = 406;
+    if (error.id == kNumberOverflow) fail("found a number beyond 1e308 before byte {}", byte);
     fail("found no JSON at byte {}", byte);
   }
 
@@ -99,6 +105,7 @@ Value marked(const Value& v, Mark mark) {
 
 uint64_t bytes_of(const Value& v) {
   uint64_t bytes = 64;
+  if (v.is(Kind::BigInt)) bytes += v.as<BigIntRep>().digits.size();
   if (v.is(Kind::String)) bytes += text_of(v).size();
   if (v.is(Kind::List))
     for (const Value& item : v.as<ListRep>().items) bytes += bytes_of(item);

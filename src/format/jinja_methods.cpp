@@ -2,6 +2,8 @@
 #include "format/jinja_methods.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "format/jinja_eval.h"
 #include "format/jinja_format.h"
@@ -243,9 +245,18 @@ Value all_are(Call& call) {
   return Value(true);
 }
 
-bool is_decimal(char32_t c) { return c >= '0' && c <= '9'; }
+// Returns whether a character is a digit for Python: decimals, and what Unicode gives a digit's value besides.
+bool is_digit(char32_t c) {
+  constexpr auto kDigits = std::to_array<std::pair<char32_t, char32_t>>(
+      {{0xb2, 0xb3},     {0xb9, 0xb9},       {0x1369, 0x1371},   {0x19da, 0x19da},   {0x2070, 0x2070},
+       {0x2074, 0x2079}, {0x2080, 0x2089},   {0x2460, 0x2468},   {0x2474, 0x247c},   {0x2488, 0x2490},
+       {0x24ea, 0x24ea}, {0x24f5, 0x24fd},   {0x24ff, 0x24ff},   {0x2776, 0x277e},   {0x2780, 0x2788},
+       {0x278a, 0x2792}, {0x10a40, 0x10a43}, {0x10e60, 0x10e68}, {0x11052, 0x1105a}, {0x1f100, 0x1f10a}});
+  return is_decimal(c) ||
+         std::ranges::any_of(kDigits, [&](const auto& range) { return c >= range.first && c <= range.second; });
+}
 bool is_numeric(char32_t c) { return (code_point_properties(c) & kNumeric) != 0; }
-bool is_letter(char32_t c) { return (code_point_properties(c) & kLetter) != 0; }
+bool is_letter(char32_t c) { return is_in(c, kLetter); }
 bool is_letter_or_number(char32_t c) { return is_letter(c) || is_numeric(c); }
 bool is_ascii(char32_t c) { return c < 0x80; }
 
@@ -267,6 +278,7 @@ Value get(Call& call) {
 }
 
 enum class Of { Keys, Values, Items };
+constexpr std::array kSequences{Sequence::Keys, Sequence::Values, Sequence::Items};
 
 template <Of which>
 Value view(Call& call) {
@@ -281,7 +293,7 @@ Value view(Call& call) {
       out.push_back(which == Of::Keys ? key : value);
     }
   }
-  return make_list(call.budget, std::move(out), Sequence::View);
+  return make_list(call.budget, std::move(out), kSequences[static_cast<size_t>(which)]);
 }
 
 Value itself(Call& call) { return call.self; }
@@ -317,7 +329,7 @@ std::vector<MethodSet> methods() {
   text("isalpha", all_are<is_letter>);
   text("isascii", all_are<is_ascii, true>);
   text("isdecimal", all_are<is_decimal>);
-  text("isdigit", all_are<is_decimal>);
+  text("isdigit", all_are<is_digit>);
   text("islower", is_in_case<Case::Lower>);
   text("isnumeric", all_are<is_numeric>);
   text("isprintable", all_are<is_python_printable, true>);

@@ -67,8 +67,12 @@ void append_list_repr(Budget& budget, const Value& v, Text& out) {
       return append_items(budget, list, v.mark(), "[", "]", out);
     case Sequence::Tuple:
       return append_items(budget, list, v.mark(), "(", ")", out);
-    case Sequence::View:
-      return append_items(budget, list, v.mark(), "dict_view([", "])", out);
+    case Sequence::Keys:
+      return append_items(budget, list, v.mark(), "dict_keys([", "])", out);
+    case Sequence::Values:
+      return append_items(budget, list, v.mark(), "dict_values([", "])", out);
+    case Sequence::Items:
+      return append_items(budget, list, v.mark(), "dict_items([", "])", out);
     case Sequence::Range: {
       const auto& items = list.items;
       const int64_t first = items.empty() ? 0 : items[0].integer();
@@ -162,6 +166,8 @@ class JsonWriter {
         break;
       case Kind::Dict:
         return write_dict(v, depth);
+      case Kind::BigInt:
+        return out_.append(v.as<BigIntRep>().digits, v.mark());
       default:
         break;
     }
@@ -279,6 +285,8 @@ void append_repr(Budget& budget, const Value& v, Text& out) {
       }
       return out.append("}", v.mark());
     }
+    case Kind::BigInt:
+      return out.append(v.as<BigIntRep>().digits, v.mark());
     case Kind::Function:
     case Kind::Namespace:
     case Kind::Object:

@@ -15,6 +15,8 @@ constexpr size_t kShort = 16;  // bytes of a text that is looked for at every pl
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
+constexpr char32_t kSigma = 0x3a3;
+
 bool is_cased(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
@@ -26,13 +28,32 @@ bool is_cased(char32_t c) {
   }
 }
 
+// Returns whether a character is passed over where the letters beside a sigma are looked for.
+bool ignores_case(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK:
+      return true;
+    default:
+      return c == '\'' || c == '.' || c == ':' || c == 0xb7 || c == 0x2018 || c == 0x2019;
+  }
+}
+
 bool is_upper(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU; }
 
-// Appends a letter in upper, title or lower case. Sharp s is the one common letter that becomes two.
+// Appends a letter in upper, title or lower case. Sharp s is the one common letter that becomes two, and the dotted I
+// the one that does in lower case.
 void append_cased(char32_t c, Case which, std::string& out) {
   const auto point = static_cast<utf8proc_int32_t>(c);
   if (c == 0xdf && which != Case::Lower) {
     out += which == Case::Upper ? "SS" : "Ss";
+    return;
+  }
+  if (c == 0x130 && which == Case::Lower) {
+    out += "i\u0307";
     return;
   }
   const utf8proc_int32_t cased = which == Case::Upper   ? utf8proc_toupper(point)
@@ -155,6 +176,14 @@ bool is_python_printable(char32_t c) {
   }
 }
 
+bool is_decimal(char32_t c) { return is_in(c, categories(Category::Nd)); }
+
+int decimal_value(char32_t c) {
+  char32_t zero = c;  // scripts have their digits in tens
+  while (zero > 0 && is_decimal(zero - 1)) --zero;
+  return static_cast<int>((c - zero) % 10);
+}
+
 size_t find_text(std::string_view text, std::string_view found, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (found.size() <= kShort) return text.find(found, from);
@@ -204,10 +233,30 @@ Range strip(std::string_view text, std::optional<std::string_view> characters, S
   return kept;
 }
 
+namespace {
+
+// Returns whether a sigma that ends at `at` is the last letter of a word, of more than it. Runs of what ignores case
+// are looked at for a while only.
+bool ends_word(std::string_view text, size_t at, bool after_letter) {
+  constexpr size_t kFurthest = 32;
+  if (!after_letter) return false;
+  for (size_t looked = 0; at < text.size() && looked < kFurthest; ++looked) {
+    const size_t next = next_code_point(text, at);
+    const char32_t c = code_point_between(text, at, next);
+    if (is_cased(c)) return false;
+    if (!ignores_case(c)) return true;
+    at = next;
+  }
+  return true;
+}
+
+}  // namespace
+
 Text in_case(const Text& text, Case which) {
   Text out;
   out.reserve(text.size());
-  bool begins = true;  // at the first letter, or the first behind something that is none
+  bool begins = true;         // at the first letter, or the first behind something that is none
+  bool after_letter = false;  // whatever ignores case between
   std::string cased;
   for (size_t at = 0; at < text.size();) {
     const size_t next = next_code_point(text.bytes(), at);
@@ -216,13 +265,16 @@ Text in_case(const Text& text, Case which) {
     if (which == Case::Capitalize || which == Case::Title) letter = begins ? Case::Title : Case::Lower;
     if (which == Case::Swap) letter = is_upper(c) ? Case::Lower : Case::Upper;
     cased.clear();
-    if (c >= 0x80 && next - at == 1) {
+    if (letter == Case::Lower && c == kSigma && ends_word(text.bytes(), next, after_letter)) {
+      cased += "ς";
+    } else if (c >= 0x80 && next - at == 1) {
       cased += text.bytes()[at];  // not UTF-8
     } else {
       append_cased(c, letter, cased);
     }
     out.append(cased, text.mark_at(at));
     begins = which == Case::Title && !is_cased(c);
+    after_letter = is_cased(c) || (after_letter && ignores_case(c));
     at = next;
   }
   return out;

@@ -71,6 +71,9 @@ char32_t code_point_between(std::string_view text, size_t begin, size_t end);
 bool is_python_space(char32_t code_point);
 // Returns what Python's str.isprintable() does.
 bool is_python_printable(char32_t code_point);
+// Returns whether a character is a decimal digit of some script, and the value of one that is.
+bool is_decimal(char32_t code_point);
+int decimal_value(char32_t code_point);
 
 // Finds a text in another from a byte on; npos for none. It takes time in proportion to what it passes, whatever the
 // texts are.

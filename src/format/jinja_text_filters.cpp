@@ -138,6 +138,17 @@ std::string trimmed_number(std::string_view text) {
   const auto counts = [&](size_t at) { return std::isalnum(static_cast<unsigned char>(text[at])) != 0; };
   std::string digits;
   for (size_t at = 0; at < text.size(); ++at) {
+    if (static_cast<unsigned char>(text[at]) >= 0x80) {
+      const size_t next = next_code_point(text, at);
+      const char32_t c = code_point_between(text, at, next);
+      if (is_decimal(c)) {
+        digits += static_cast<char>('0' + decimal_value(c));
+      } else {
+        digits += text.substr(at, next - at);
+      }
+      at = next - 1;
+      continue;
+    }
     const bool between = at > 0 && at + 1 < text.size() && counts(at - 1) && counts(at + 1);
     if (text[at] != '_' || !between) digits += text[at];
   }
@@ -185,6 +196,7 @@ std::optional<int64_t> truncated(double value) {
 Value to_int(Call& call) {
   refuse_undefined(call.self);
   if (call.self.is(Kind::String)) call.budget.rewrite(view_of(call.self).size());
+  if (call.self.is(Kind::BigInt)) return call.self;
   std::optional<int64_t> value;
   if (call.self.is_integral()) value = call.self.integer();
   if (call.self.is(Kind::Float)) value = truncated(call.self.real());
@@ -200,6 +212,7 @@ Value to_float(Call& call) {
   refuse_undefined(call.self);
   if (call.self.is(Kind::String)) call.budget.rewrite(view_of(call.self).size());
   if (call.self.is_number()) return Value(call.self.real());
+  if (call.self.is(Kind::BigInt)) return Value(std::strtod(call.self.as<BigIntRep>().digits.c_str(), nullptr));
   const auto value = call.self.is(Kind::String) ? parsed_float(view_of(call.self)) : std::nullopt;
   return value ? Value(*value) : otherwise(call, Value(0.0));
 }

@@ -184,7 +184,9 @@ std::string_view type_name(const Value& v) {
           return "range";
         case Sequence::Iterator:
           return "iterator";
-        case Sequence::View:
+        case Sequence::Keys:
+        case Sequence::Values:
+        case Sequence::Items:
           return "view of a dict";
       }
       return "list";
@@ -194,6 +196,8 @@ std::string_view type_name(const Value& v) {
       return "function";
     case Kind::Object:
       return "object";
+    case Kind::BigInt:
+      return "int beyond 64 bits";
   }
   return "";
 }
@@ -230,6 +234,8 @@ bool equal(Budget& budget, const Value& a, const Value& b) {
         return other && equal(budget, entry.second, *other);
       });
     }
+    case Kind::BigInt:
+      return a.as<BigIntRep>().digits == b.as<BigIntRep>().digits;
     default:
       return a.rep() == b.rep();
   }

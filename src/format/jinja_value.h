@@ -74,7 +74,21 @@ struct Rep {
   uint64_t charged = 0;
 };
 
-enum class Kind : uint8_t { Undefined, None, Bool, Int, Float, String, List, Dict, Function, Namespace, Object };
+// BigInt is an integer beyond 64 bits: it is printed and compared for equality, and nothing computes with it.
+enum class Kind : uint8_t {
+  Undefined,
+  None,
+  Bool,
+  Int,
+  Float,
+  String,
+  List,
+  Dict,
+  Function,
+  Namespace,
+  Object,
+  BigInt
+};
 
 class Value {
  public:
@@ -156,7 +170,12 @@ struct StringRep : Rep {
 
 // Says which of Python's sequences it is: list, tuple and range; iterators, as map() or select() return them, whose
 // values are read once; and a dictionary's keys(), values() and items().
-enum class Sequence : uint8_t { List, Tuple, Range, Iterator, View };
+enum class Sequence : uint8_t { List, Tuple, Range, Iterator, Keys, Values, Items };
+
+struct BigIntRep : Rep {
+  explicit BigIntRep(std::string digits) : digits(std::move(digits)) {}
+  std::string digits;  // as Python prints them
+};
 
 struct ListRep : Rep {
   Sequence sequence = Sequence::List;

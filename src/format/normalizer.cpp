@@ -72,8 +72,9 @@ void Normalizer::add(const JsonObject& json, const std::string& source, int dept
   }
 }
 
-std::string Normalizer::apply(std::string_view text, Before before) const {
+std::string Normalizer::apply(std::string_view text, Before before, bool* loses_start) const {
   std::string out(text);
+  bool loses = false;
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Kind::ComposeNfc:
@@ -83,16 +84,19 @@ std::string Normalizer::apply(std::string_view text, Before before) const {
         if (!out.empty() && before != Before::Text) out.insert(0, step.to);
         break;
       case Kind::Replace:
+        loses = loses || (step.to.empty() && out.starts_with(step.from));
         out = replaced(out, step.from, step.to);
         break;
       case Kind::CollapseSpaces:
         out = collapsed(out);
         break;
       case Kind::Strip:
+        loses = loses || (step.left && !out.empty() && character_at(out, 0).in(kSpace));
         out = stripped(out, step.left, step.right);
         break;
     }
   }
+  if (loses_start) *loses_start = loses;
   return out;
 }
 

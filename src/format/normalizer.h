@@ -21,8 +21,8 @@ class Normalizer {
 
   bool changes_nothing() const { return steps_.empty(); }
   // Returns the normalised text of a stretch between two added tokens; the prefix of a stretch is left out if it
-  // continues a text before it. `text` is well-formed UTF-8.
-  std::string apply(std::string_view text, Before before = Before::Nothing) const;
+  // continues a text before it. `text` is well-formed UTF-8. Sets `loses_start` if its first character is left out.
+  std::string apply(std::string_view text, Before before = Before::Nothing, bool* loses_start = nullptr) const;
 
  private:
   enum class Kind { ComposeNfc, Prepend, Replace, Strip, CollapseSpaces };

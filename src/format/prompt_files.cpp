@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "format/prompt_format.h"
+#include "format/side_files.h"
 
 namespace snug {
 namespace {
@@ -13,6 +14,7 @@ namespace fs = std::filesystem;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kTemplateFile = "chat_template.jinja";
+const std::string kToolTemplateFile = fmt::format("{}/{}.jinja", kAdditionalTemplates, kToolTemplate);
 constexpr const char* kGenerationFile = "generation_config.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
@@ -60,13 +62,21 @@ void write_ends(const fs::path& directory, const std::vector<int32_t>& ends) {
 }
 
 // Writes a template. transformers takes chat_template.jinja, and older programs the text in tokenizer_config.json: both
-// get this text. Templates beside it (for tools or of a processor) belong to a model that was asked otherwise.
-void write_template(const fs::path& directory, const std::string& jinja) {
+// get this text. Templates beside it (of a processor, or by names) belong to a model that was asked otherwise, but for
+// the one for tools that is given.
+void write_template(const fs::path& directory, const std::string& jinja, const std::string& for_tools) {
   OrderedJson tokenizer = read_object(directory / kTokenizerConfig);
   const fs::path file = directory / kTemplateFile;
   const bool within = tokenizer.contains("chat_template");
   if (jinja.empty()) return;
-  if (is_file(file) ? read_text(file, kMaxTextBytes) == jinja : within && tokenizer["chat_template"] == jinja) return;
+  ChatTemplateTexts old;
+  try {
+    if (within) old = parse_chat_template(tokenizer.dump(), (directory / kTokenizerConfig).string());
+  } catch (const UserError&) {  // what is no template gives way to one
+  }
+  if (is_file(file)) old = {.text = read_text(file, kMaxTextBytes)};
+  if (auto named = read_named_templates(directory); !named.empty()) old.named = std::move(named);
+  if (old.text == jinja && old.for_tools() == for_tools) return;
   write_text(file, jinja);
   if (within) {
     tokenizer["chat_template"] = jinja;
@@ -74,6 +84,9 @@ void write_template(const fs::path& directory, const std::string& jinja) {
   }
   fs::remove(directory / "chat_template.json");
   fs::remove_all(directory / kAdditionalTemplates);
+  if (for_tools.empty()) return;
+  fs::create_directory(directory / kAdditionalTemplates);
+  write_text(directory / kToolTemplateFile, for_tools);
 }
 
 }  // namespace
@@ -82,6 +95,7 @@ std::map<std::string, std::string> adapter_format_files(const fs::path& base, co
                                                         const SnugFacts& facts) {
   std::map<std::string, std::string> texts;
   if (!files.jinja.empty()) texts[kTemplateFile] = files.jinja;
+  if (!files.jinja.empty() && !files.jinja_for_tools.empty()) texts[kToolTemplateFile] = files.jinja_for_tools;
   OrderedJson generation = generation_config_of(base);
   if (!files.end_tokens.empty()) generation["eos_token_id"] = ends_json(files.end_tokens);
   if (!generation.empty()) texts[kGenerationFile] = text_of(generation);
@@ -98,7 +112,7 @@ std::map<std::string, std::string> adapter_format_files(const fs::path& base, co
 }
 
 void write_model_format(const fs::path& directory, const PromptFiles& files) {
-  write_template(directory, files.jinja);
+  write_template(directory, files.jinja, files.jinja_for_tools);
   write_ends(directory, files.end_tokens);
 }
 

@@ -46,13 +46,17 @@ void add_end(PromptFormat& format, int64_t id, int64_t vocabulary, std::string_v
 
 void collect_ends(PromptFormat& format, const ModelTokens& model, const Tokenizer* tokenizer,
                   const AdapterFormat* adapter) {
-  if (format.chat && tokenizer) {
-    const std::string end = format.chat->end_of_turn();
+  const auto add_ends = [&](const ChatTemplate& chat) {
+    const std::string end = chat.end_of_turn();
     if (const auto id = tokenizer->token_id(end))
       add_end(format, *id, model.vocabulary, fmt::format("'{}', the template's end of turn,", end));
-    const std::string call = format.chat->end_of_call();
+    const std::string call = chat.end_of_call();
     if (const auto id = tokenizer->token_id(call); id && call != end)
       add_end(format, *id, model.vocabulary, fmt::format("'{}', the template's end of calls,", call));
+  };
+  if (format.chat && tokenizer) {
+    add_ends(*format.chat);
+    if (format.chat->for_tools()) add_ends(*format.chat->for_tools());
   }
   for (const int64_t id : adapter && adapter->end_tokens ? *adapter->end_tokens : model.end_tokens)
     add_end(format, id, model.vocabulary, "eos_token_id");
@@ -67,7 +71,8 @@ void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, co
   std::string trained = adapter.template_name;
   bool same = format.chat && trained == format.chat->name();
   if (!adapter.jinja.empty()) try {
-      const ChatTemplate chat = ChatTemplate::choose("auto", adapter.jinja, special);
+      const ChatTemplate chat =
+          ChatTemplate::choose("auto", adapter.jinja, special, "the adapter", adapter.jinja_for_tools);
       trained = chat.name();
       same = format.chat && format.chat->renders_as(chat);
     } catch (const UserError&) {
@@ -85,7 +90,8 @@ void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, co
 
 SpecialTexts special_texts(const Tokenizer* tokenizer) {
   if (!tokenizer) return {};
-  return {spelling(*tokenizer, tokenizer->bos_id()), spelling(*tokenizer, tokenizer->eos_id())};
+  return {spelling(*tokenizer, tokenizer->bos_id()), spelling(*tokenizer, tokenizer->eos_id()),
+          tokenizer->named_tokens()};
 }
 
 const ChatTemplate& PromptFormat::for_conversations() const {
@@ -103,20 +109,27 @@ PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& mo
   PromptFormat format;
   const SpecialTexts special = special_texts(tokenizer);
   const std::string own = tokenizer ? tokenizer->chat_template_text().value_or("") : "";
+  const std::string own_for_tools = tokenizer && tokenizer->named_templates().contains(kToolTemplate)
+                                        ? tokenizer->named_templates().at(kToolTemplate)
+                                        : "";
   const bool automatic = name == "auto", trained = automatic && adapter && !adapter->jinja.empty();
   const bool bare = automatic && adapter && adapter->template_name == "none";
   format.jinja = trained ? adapter->jinja : own;
+  format.jinja_for_tools = trained ? adapter->jinja_for_tools : own_for_tools;
   format.plain = automatic && format.jinja.empty();
   format.template_of_adapter = trained || bare;
   format.ends_of_adapter = adapter && adapter->end_tokens;
   if (adapter) format.notes = adapter->notes;
   if (tokenizer) std::ranges::copy(tokenizer->notes(), std::back_inserter(format.notes));
   try {
-    format.chat =
-        ChatTemplate::choose(bare ? "none" : name, format.jinja, special, trained ? "the adapter" : "the model");
+    format.chat = ChatTemplate::choose(bare ? "none" : name, format.jinja, special,
+                                       trained ? "the adapter" : "the model", format.jinja_for_tools);
     format.refusal = what_is_lacking(*format.chat, tokenizer);
     if (!format.refusal.empty()) format.chat.reset();
-    if (format.chat) format.jinja = format.chat->jinja();
+    if (format.chat) {
+      format.jinja = format.chat->jinja();
+      if (!format.chat->for_tools() && format.jinja != (trained ? adapter->jinja : own)) format.jinja_for_tools.clear();
+    }
   } catch (const UserError& error) {
     format.refusal = error.what();
   }
@@ -154,8 +167,12 @@ AdapterFormat read_adapter_format(const fs::path& directory, int64_t vocabulary)
   };
   const auto place_of = [&](const char* name) { return (directory / name).string(); };
   format.jinja = text_of("chat_template.jinja");
+  ChatTemplateTexts templates;
   if (const std::string config = text_of("tokenizer_config.json"); format.jinja.empty() && !config.empty())
-    format.jinja = parse_chat_template(config, place_of("tokenizer_config.json")).value_or("");
+    templates = parse_chat_template(config, place_of("tokenizer_config.json"));
+  if (format.jinja.empty()) format.jinja = templates.text.value_or("");
+  for (auto& [name, text] : read_named_templates(directory)) templates.named[name] = text;
+  if (!format.jinja.empty()) format.jinja_for_tools = templates.for_tools();
   if (const std::string config = text_of("generation_config.json"); !config.empty())
     format.end_tokens = parse_generation_config(config, place_of("generation_config.json"), vocabulary, format.notes);
   if (const std::string facts = text_of(kSnugFile); !facts.empty()) parse_snug_file(facts, place_of(kSnugFile), format);

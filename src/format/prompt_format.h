@@ -27,8 +27,8 @@ struct PromptFormat {
   std::optional<ChatTemplate> chat = {};
   std::string refusal = {};
   bool plain = false;
-  // Holds the Jinja program, even if it is not understood; empty for none.
-  std::string jinja = {};
+  // Hold the Jinja program, even if it is not understood, and the one for conversations with tools; empty for none.
+  std::string jinja = {}, jinja_for_tools = {};
   bool template_of_adapter = false, ends_of_adapter = false;  // they come from the adapter
   // Lists tokens of which any ends a reply: the template's end of turn, the configuration's ends, the tokenizer's EOS,
   // in this order. All lie below the vocabulary.
@@ -46,7 +46,8 @@ struct PromptFormat {
 // Holds what files beside an adapter say about how it was trained. Other tools write the first two as well.
 struct AdapterFormat {
   std::string directory = {};
-  std::string jinja = {};                               // chat_template.jinja, or of tokenizer_config.json
+  // Hold chat_template.jinja and the one for tools, or those of tokenizer_config.json.
+  std::string jinja = {}, jinja_for_tools = {};
   std::optional<std::vector<int64_t>> end_tokens = {};  // of generation_config.json
   // Hold what snug.json says: the template's name, empty if none was used; the pattern of --prompt, empty for none.
   bool by_snug = false;
@@ -75,6 +76,7 @@ PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& mo
 // Holds what is written of it with what was trained.
 struct PromptFiles {
   std::string jinja = {};                // empty: no template is written
+  std::string jinja_for_tools = {};      // written beside it
   std::vector<int32_t> end_tokens = {};  // empty: the base's are kept
 };
 

@@ -35,7 +35,11 @@ Tokenizer::Tokenizer(BytePairModel model, Normalizer normalizer, PreTokenizer pr
 // Encodes a stretch between two added tokens, before it is normalised.
 void Tokenizer::encode_stretch(std::string_view text, Before before, bool parse_special,
                                BytePairModel::Scratch& scratch, std::vector<int32_t>& ids) const {
-  const std::string changed = normalizer_.changes_nothing() ? std::string() : normalizer_.apply(text, before);
+  bool loses_start = false;
+  const std::string changed =
+      normalizer_.changes_nothing() ? std::string() : normalizer_.apply(text, before, &loses_start);
+  // The prefix of the first stretch alone stands before a text's first character, not before another one.
+  if (loses_start && before == Before::Nothing) before = Before::Token;
   const std::string_view normalized = normalizer_.changes_nothing() ? text : std::string_view(changed);
   const PreTokenizer::Visit visit = [&](std::string_view word) { model_.encode_word(word, scratch, ids); };
   if (found_after_.empty()) return pre_tokenizer_.each_word(normalized, before, visit);

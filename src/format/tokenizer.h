@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +22,17 @@
 
 namespace snug {
 
+// Names the template that transformers takes for conversations with tools.
+inline constexpr const char* kToolTemplate = "tool_use";
+
+// Holds a model's chat templates.
+struct ChatTemplateTexts {
+  std::optional<std::string> text = {};  // the only one, or the one named "default"
+  std::map<std::string, std::string> named = {};
+
+  std::string for_tools() const { return named.contains(kToolTemplate) ? named.at(kToolTemplate) : ""; }
+};
+
 // Holds a tokenizer. It is immutable, so that threads may share it.
 class Tokenizer {
  public:
@@ -32,6 +44,7 @@ class Tokenizer {
     std::string chat_template{};       // chat_template.jinja; preferred to the one in tokenizer_config.json
     std::string sentencepiece{};       // tokenizer.model; read if there is no tokenizer.json
     std::string added_tokens{};        // added_tokens.json; read with tokenizer.model
+    std::map<std::string, std::string> named_templates{};  // additional_chat_templates/NAME.jinja
   };
 
   // Loads a tokenizer. Throws UserError if both tokenizer.json and tokenizer.model are missing, or if any of the files
@@ -66,8 +79,13 @@ class Tokenizer {
   const std::vector<int32_t>& prefix() const { return prefix_; }
   // Returns what the user should know of the files, a line each: where they contradict each other.
   const std::vector<std::string>& notes() const { return notes_; }
-  // Returns the model's own chat template (Jinja), if it has one; of several named ones, the one named "default".
-  const std::optional<std::string>& chat_template_text() const { return chat_template_; }
+  // Returns the model's own chat template (Jinja), if it has one; of several named ones, the one named "default". The
+  // others follow by name.
+  const std::optional<std::string>& chat_template_text() const { return templates_.text; }
+  const std::map<std::string, std::string>& named_templates() const { return templates_.named; }
+  // Returns the texts of special tokens that the files name besides bos_token and eos_token, by name ("pad_token", and
+  // those of the model's own), as templates are told them.
+  const std::map<std::string, std::string>& named_tokens() const { return named_tokens_; }
 
  private:
   friend class TokenStream;
@@ -88,6 +106,7 @@ class Tokenizer {
   };
 
   Tokenizer(BytePairModel model, Normalizer normalizer, PreTokenizer pre_tokenizer, TokenDecoder decoder);
+  void note_templates(const ChatTemplateTexts& templates, const std::string& place);
   void parse_added_tokens(const Json& list, const std::string& source);
   static Tokenizer of_json(const Files& files, const std::vector<JsonObject>& configs, const std::string& place);
   static Tokenizer of_sentencepiece(const Files& files, const std::vector<JsonObject>& configs,
@@ -109,7 +128,8 @@ class Tokenizer {
   std::unordered_map<int32_t, Entry> entries_;
   std::optional<int32_t> bos_id_, eos_id_;
   std::vector<int32_t> prefix_;
-  std::optional<std::string> chat_template_;
+  ChatTemplateTexts templates_;
+  std::map<std::string, std::string> named_tokens_;
   std::vector<std::string> notes_;
   std::shared_ptr<ScratchPool> pool_ = std::make_shared<ScratchPool>();
 };
@@ -132,8 +152,9 @@ class TokenStream {
 // Returns whether a model directory has what Tokenizer::load() reads.
 bool has_tokenizer(const std::filesystem::path& model_directory);
 
-// Returns the chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has
-// none. `source` is the file's name for messages.
-std::optional<std::string> parse_chat_template(std::string_view json, const std::string& source);
+// Returns the chat templates of a tokenizer_config.json: a text, or a list of named ones. `source` is the file's name
+// for messages. read_named_templates() adds those in a directory's additional_chat_templates.
+ChatTemplateTexts parse_chat_template(std::string_view json, const std::string& source);
+std::map<std::string, std::string> read_named_templates(const std::filesystem::path& directory);
 
 }  // namespace snug

@@ -85,6 +85,7 @@ std::vector<TextPart> AddedTokenFinder::split(std::string_view text, bool parse_
     if (token->single_word && touches_word(text, begin, end)) continue;
     if (token->lstrip) begin = skip_spaces_back(text, begin, done);
     if (token->rstrip) end = skip_spaces(text, end);
+    if (begin >= end) continue;  // the token before has taken all of its white space
     if (done < begin) parts.push_back({text.substr(done, begin - done), {}});
     parts.push_back({{}, token->id});
     done = end;

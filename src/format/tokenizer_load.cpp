@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "format/side_files.h"
 #include "format/tokenizer.h"
 #include "format/unicode.h"
 
@@ -62,15 +63,41 @@ std::string named_token(const JsonObject& config, std::string_view role) {
 }
 
 // Reads tokenizer_config.json's chat_template: one text, or a list of named ones.
-std::optional<std::string> parse_chat_template(const JsonObject& config) {
+ChatTemplateTexts template_texts(const JsonObject& config, const std::string& source) {
   constexpr std::string_view kKey = "chat_template";
-  if (!config.has(kKey)) return {};
-  if (!config.at(kKey).is_array()) return config.string(kKey);
-  for (const Json& entry : config.at(kKey)) {
-    if (!entry.is_object() || entry.value("name", Json()) != "default") continue;
-    if (const auto text = entry.find("template"); text != entry.end() && text->is_string()) return *text;
+  ChatTemplateTexts out;
+  if (!config.has(kKey)) return out;
+  if (!config.at(kKey).is_array()) {
+    out.text = config.string(kKey);
+    return out;
   }
-  config.fail(kKey, "a text, or a list with a template named \"default\"");
+  for (const Json& entry : config.at(kKey)) {
+    const JsonObject one(entry, source, std::string(kKey));
+    if (const std::string name = one.string("name"); name == "default")
+      out.text = one.string("template");
+    else
+      out.named[name] = one.string("template");
+  }
+  if (!out.text) config.fail(kKey, "a text, or a list with a template named \"default\"");
+  return out;
+}
+
+// Returns the texts of special tokens that the configs name besides BOS and EOS, as transformers tells them templates:
+// the first config that has a name counts.
+std::map<std::string, std::string> parse_named_tokens(const std::vector<JsonObject>& configs) {
+  constexpr std::string_view kExtra = "extra_special_tokens", kEnd = "_token";
+  std::map<std::string, std::string> out;
+  const auto add = [&](const std::string& name, const Json& value) {
+    const Json text = value.is_object() ? value.value("content", Json()) : value;
+    if (text.is_string() && name != "bos_token" && name != "eos_token") out.emplace(name, text.get<std::string>());
+  };
+  for (const JsonObject& config : configs) {
+    for (const auto& [name, value] : config.value().items())
+      if (name.ends_with(kEnd)) add(name, value);
+    if (!config.has(kExtra) || !config.at(kExtra).is_object()) continue;
+    for (const auto& [name, value] : config.at(kExtra).items()) add(name, value);
+  }
+  return out;
 }
 
 AddedToken parse_added_token(const JsonObject& json) {
@@ -85,9 +112,22 @@ AddedToken parse_added_token(const JsonObject& json) {
 
 }  // namespace
 
-std::optional<std::string> parse_chat_template(std::string_view json, const std::string& source) {
+ChatTemplateTexts parse_chat_template(std::string_view json, const std::string& source) {
   const Json parsed = parse_json(json, source);
-  return parse_chat_template(JsonObject(parsed, source));
+  return template_texts(JsonObject(parsed, source), source);
+}
+
+std::map<std::string, std::string> read_named_templates(const std::filesystem::path& directory) {
+  constexpr std::string_view kEnd = ".jinja";
+  std::map<std::string, std::string> out;
+  const std::filesystem::path folder = directory / kAdditionalTemplates;
+  if (!std::filesystem::is_directory(folder)) return out;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || !name.ends_with(kEnd)) continue;
+    out[name.substr(0, name.size() - kEnd.size())] = read_text(entry.path(), kMaxFileBytes);
+  }
+  return out;
 }
 
 void Tokenizer::add_token(const AddedToken& token, const std::string& pattern, const std::string& source) {
@@ -175,6 +215,12 @@ Tokenizer Tokenizer::of_json(const Files& files, const std::vector<JsonObject>& 
     if (!file.at("added_tokens").is_array()) file.fail("added_tokens", "a list");
     tokenizer.parse_added_tokens(file.at("added_tokens"), source);
   }
+  if (file.has("truncation"))
+    tokenizer.notes_.push_back(fmt::format(
+        "{}: it truncates texts{}, which is not applied, as by transformers: --sequence-length is the limit", source,
+        file.object("truncation").has("max_length")
+            ? fmt::format(" to {} tokens", file.object("truncation").integer("max_length", 0, INT64_MAX))
+            : ""));
   tokenizer.read_bos_and_eos(parse_prefix(file, source), configs, source);
   return tokenizer;
 }
@@ -189,13 +235,32 @@ Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
     configs.emplace_back(values.back(), place + name);
   };
   add_config(files.config, "tokenizer_config.json");
-  const auto own_template = configs.empty() ? std::nullopt : parse_chat_template(configs.front());
+  ChatTemplateTexts templates =
+      configs.empty() ? ChatTemplateTexts() : template_texts(configs.front(), place + "tokenizer_config.json");
   add_config(files.special_tokens_map, "special_tokens_map.json");
   const bool by_pieces = files.tokenizer.empty() && !files.sentencepiece.empty();
   Tokenizer tokenizer = by_pieces ? of_sentencepiece(files, configs, place) : of_json(files, configs, place);
-  tokenizer.chat_template_ = own_template;
-  if (!files.chat_template.empty()) tokenizer.chat_template_ = files.chat_template;
+  // Files of templates take the place of what the config has.
+  if (!files.chat_template.empty() || !files.named_templates.empty()) templates.named = files.named_templates;
+  if (!files.chat_template.empty()) templates.text = files.chat_template;
+  tokenizer.note_templates(templates, place);
+  tokenizer.templates_ = std::move(templates);
+  tokenizer.named_tokens_ = parse_named_tokens(configs);
   return tokenizer;
+}
+
+void Tokenizer::note_templates(const ChatTemplateTexts& templates, const std::string& place) {
+  if (templates.named.empty()) return;
+  std::string others;
+  for (const auto& [name, text] : templates.named)
+    if (name != kToolTemplate) others += fmt::format("{}'{}'", others.empty() ? "" : ", ", name);
+  std::string line = fmt::format("{}: it has several chat templates:", place.empty() ? "tokenizer_config.json" : place);
+  if (templates.named.contains(kToolTemplate))
+    line += fmt::format(" conversations with tools take '{}', others 'default'", kToolTemplate);
+  else
+    line += " 'default' is taken";
+  if (!others.empty()) line += fmt::format("; {} {} left", others, templates.named.size() > 2 ? "are" : "is");
+  notes_.push_back(std::move(line));
 }
 
 bool has_tokenizer(const std::filesystem::path& model_directory) {
@@ -216,7 +281,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
                 .special_tokens_map = read("special_tokens_map.json"),
                 .chat_template = read("chat_template.jinja"),
                 .sentencepiece = by_pieces ? read("tokenizer.model") : "",
-                .added_tokens = by_pieces ? read("added_tokens.json") : ""},
+                .added_tokens = by_pieces ? read("added_tokens.json") : "",
+                .named_templates = read_named_templates(model_directory)},
                (model_directory / "").string());
 }
 

@@ -65,6 +65,7 @@ constexpr Categories kSymbol = categories(Category::Sm, Category::Sc, Category::
 constexpr Categories kSpace = categories(Category::Zs, Category::Zl, Category::Zp, Category::WhiteControl);  // \s
 
 uint8_t code_point_properties(char32_t code_point);
+inline bool is_in(char32_t code_point, Categories set) { return set >> (code_point_properties(code_point) & 31) & 1; }
 
 // Returns the byte offset of the first byte that belongs to no well-formed UTF-8 sequence (Unicode, table 3-7: no
 // surrogates, no overlong forms, nothing above U+10FFFF); nothing if all of `text` is well-formed.

@@ -116,7 +116,8 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
     writer.add_f32(key("attn_logit_softcapping"), spec.layers[0].attention_cap);
     writer.add_f32(key("final_logit_softcapping"), spec.logits_cap);
   }
-  if (sizes.architecture->layer_norm) writer.add_f32(key("logit_scale"), spec.logits_factor);
+  if (sizes.architecture->layer_norm && !sizes.architecture->norm_bias)
+    writer.add_f32(key("logit_scale"), spec.logits_factor);
   if (kind != "granite") return;
   writer.add_f32(key("attention.scale"), spec.layers[0].attention_scale);
   writer.add_f32(key("embedding_scale"), spec.embedding_factor);
@@ -222,7 +223,8 @@ std::vector<std::string> export_gguf_model(const fs::path& model, const fs::path
   if (!factors.empty()) out.write(layout.offset.back(), std::as_bytes(std::span(factors)));
   out.sync();
   notes.insert(notes.begin(), types_note(types));
-  if (config.spec.layers[0].window != 0 && sizes.architecture->name == "llama")
+  const std::string_view kind = sizes.architecture->name;
+  if (config.spec.layers[0].window != 0 && (kind == "llama" || kind == "phi3"))
     notes.push_back(fmt::format("llama.cpp attends to all tokens, the model to the last {}: longer texts differ",
                                 config.spec.layers[0].window));
   return notes;

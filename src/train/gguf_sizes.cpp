@@ -17,6 +17,10 @@ void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const
   const bool known = rope.type == RopeType::Default || rope.type == RopeType::Linear ||
                      (rope.type == RopeType::Llama3 && kind.has_rope_factors) ||
                      (rope.type == RopeType::Yarn && has_default_factor(rope));
+  if (rope.type == RopeType::LongRope)
+    user_error(
+        "{}: found rope scaling of type longrope, which is not written to GGUF files yet; llama.cpp's converter does",
+        source);
   if (!known)
     user_error("{}: found rope scaling of type {}{}, which GGUF's {} has no form for", source, name(rope.type),
                rope.type == RopeType::Yarn ? " with an attention factor of its own or borders within pairs" : "",
@@ -63,7 +67,13 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   const LayerSpec& first = spec.layers.at(0);
   if (kind->gemma && kind->full_interval > 0) refuse_scores(spec, *kind, source);
   if (spec.architecture == "Olmo3ForCausalLM") refuse_local_rope(spec, spec.rope.theta, source);
-  const bool everywhere = spec.architecture == "MistralForCausalLM";
+  const bool everywhere = spec.architecture == "MistralForCausalLM" || kind->name == "phi3";
+  if (kind->needs_own_head && spec.tied)
+    user_error("{}, key 'tie_word_embeddings': found true, expected a head of its own in GGUF's {}", source,
+               kind->name);
+  if (kind->whole_heads && first.heads.heads * first.heads.dim != spec.hidden)
+    user_error("{}: found {} heads of {} elements for a hidden size of {}, expected their product in GGUF's {}", source,
+               first.heads.heads, first.heads.dim, spec.hidden, kind->name);
   const bool windows =
       !kind->may_lack_windows || std::ranges::any_of(spec.layers, [](const LayerSpec& l) { return l.window > 0; });
   if (kind->name == "exaone4" && windows && std::ssize(spec.layers) != kGgufExaoneLayersWithWindows)
