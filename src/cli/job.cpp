@@ -17,7 +17,6 @@
 #include "format/peft.h"
 #include "format/prompt_format.h"
 #include "model/model_config.h"
-#include "model/multimodal.h"
 #include "model/spec_fields.h"
 #include "plan/lowering/fingerprint.h"
 #include "plan/spec/adapter_files.h"
