@@ -28,6 +28,7 @@ constexpr Default kLlamaRecipes[] = {
     {"use_double_quant", "false"},
 };
 constexpr Default kTrainerDefaults[] = {
+    {"block_size", "1024"},
     {"per_device_train_batch_size", "8"},
     {"gradient_accumulation_steps", "1"},
     {"num_train_epochs", "3"},

@@ -117,6 +117,7 @@ constexpr Row kLlamaFactory[] = {
      Left, "", say::kGeneration},
     // ---- The newer configuration
     {"model", Same, "model"},
+    {"model_class", Refused, "llm", "it is no language model alone", rules::only},
     {"micro_batch_size", Changed, "@micro"},
     {"global_batch_size", Same, "@global_batch"},
     {"dist_config.name dist_config.config_file dist_config.* kernel_config.* init_config.* sample_backend "
