@@ -72,8 +72,8 @@ TEST(TranslateTable, OurKeysAreTheOptionsWithTheirDefaults) {
     const OptionSpec& spec = find_option(std::string(key.name), "test");
     EXPECT_EQ(spec.key, key.name);
     EXPECT_EQ(spec.get(Options()), key.fallback) << key.name;
-    for (const char* text :
-         {"0", "1", "0.5", "2", "-1", "1e-5", "1000000", "1e30", "all", "epoch", "true", "none", "4.0", "x"}) {
+    for (const char* text : {"0", "1", "0.5", "2", "-1", "-0", "007", "1e-5", "1000000", "1e30", "all", "epoch", "true",
+                             "none", "4.0", "x"}) {
       if (key.kind == OurKey::Kind::Map || key.kind == OurKey::Kind::List) continue;
       const std::optional<std::string> value = our_value(key, text);
       Options options;
