@@ -69,6 +69,7 @@ constexpr Default kMiniCpm[] = {
     {"lora_alpha", "64", true},
     {"lora_dropout", "0.05", true},
     {"tune_vision", "true"},
+    {"lora_target_modules", "q_proj,k_proj,v_proj", true},
 };
 constexpr Default kTrl[] = {
     {"per_device_train_batch_size", "8"},
