@@ -111,6 +111,8 @@ TEST(TranslateTree, HostileFilesAreRefused) {
   expect_error<UserError>([] { read_yaml("a: 1\n---\nb: 2\n", "x.yaml"); }, {"2 documents"});
   expect_error<UserError>([] { read_yaml("a: 1\n], b\n", "x.yaml"); }, {"x.yaml"});
   expect_error<UserError>([] { read_yaml("a: \xff\n", "x.yaml"); }, {"UTF-8"});
+  expect_error<UserError>([] { read_yaml(std::string("a: b\0c\n", 7), "x.yaml"); }, {"byte 4", "control character"});
+  expect_error<UserError>([] { read_yaml("a: \"\\ud800\"\n", "x.yaml"); }, {"x.yaml"});
   expect_error<UserError>([] { read_yaml(std::string(200, '[') + std::string(200, ']'), "x.yaml"); }, {"64 levels"});
   expect_error<UserError>([] { read_json(std::string(200, '[') + std::string(200, ']'), "x.json"); }, {"x.json"});
   std::string many = "a: [";

@@ -72,8 +72,8 @@ TEST(TranslateTable, OurKeysAreTheOptionsWithTheirDefaults) {
     const OptionSpec& spec = find_option(std::string(key.name), "test");
     EXPECT_EQ(spec.key, key.name);
     EXPECT_EQ(spec.get(Options()), key.fallback) << key.name;
-    for (const char* text :
-         {"0", "1", "0.5", "2", "-1", "1e-5", "1000000", "1e30", "all", "epoch", "true", "none", "4.0", "x"}) {
+    for (const char* text : {"0", "1", "0.5", "2", "-1", "-0", "007", "1e-5", "1000000", "1e30", "all", "epoch", "true",
+                             "none", "4.0", "x"}) {
       if (key.kind == OurKey::Kind::Map || key.kind == OurKey::Kind::List) continue;
       const std::optional<std::string> value = our_value(key, text);
       Options options;
@@ -207,6 +207,51 @@ TEST(TranslateRules, ColumnsAndRolesOfDatasetInfo) {
   EXPECT_TRUE(two.changes) << "columns hold for all files";
   EXPECT_EQ(line_of(two, "a.columns.prompt").mark, 'x');
   EXPECT_TRUE(factory("", {}, {"t.yaml", "dataset=other"}).changes) << "no entry of that name";
+}
+
+// Translates a command without files.
+TranslatedJob command(const std::string& line, std::optional<int64_t> ranks = {}) {
+  TranslateRequest request{{line + " "}, {}, ranks, false};
+  return translate(request, [](const std::string&) { return std::optional<std::string>(); });
+}
+
+TEST(TranslateRules, RanksAreCountedFromWhateverStartsThem) {
+  const std::string train = " finetuning.py --batch_size_training 3";
+  EXPECT_EQ(loaded(command("torchrun --nproc_per_node 4" + train).job).ranks, 4);
+  EXPECT_EQ(loaded(command("torchrun --nnodes 2 --nproc_per_node 4" + train).job).batch_size, 24);
+  EXPECT_EQ(loaded(command("deepspeed --include localhost:0,2,3" + train).job).ranks, 3);
+  EXPECT_EQ(loaded(command("accelerate launch --num_machines 2 --num_processes 4" + train).job).ranks, 4);
+  EXPECT_EQ(loaded(command("CUDA_VISIBLE_DEVICES=5 accelerate launch" + train).job).ranks, 1);
+  EXPECT_EQ(loaded(command("python" + train).job).ranks, 1);
+  EXPECT_EQ(loaded(command("torchrun --nproc_per_node 4" + train, 2).job).batch_size, 6) << "--ranks counts";
+  const TranslatedJob open = command("torchrun --nproc_per_node gpu" + train);
+  EXPECT_TRUE(open.changes);
+  EXPECT_THAT(line_of(open, "--batch_size_training").text, HasSubstr("--ranks N"));
+}
+
+TEST(TranslateRules, LlamaRecipesCountsPassesAndLowersTheRateBetweenEpochs) {
+  const std::string train =
+      "torchrun --nproc_per_node 1 finetuning.py --gradient_accumulation_steps 4 --max_train_step 10";
+  EXPECT_EQ(loaded(command(train).job).max_steps, 2);
+  EXPECT_EQ(line_of(command(train), "gamma").mark, 'x');
+  EXPECT_THAT(command(train + " --num_epochs 1").report,
+              Not(::testing::Contains(::testing::Field(&ReportLine::option, "gamma"))));
+  EXPECT_EQ(loaded(command(train).job).max_grad_norm, 0);
+  EXPECT_EQ(loaded(command(train + " --gradient_clipping --gradient_clipping_threshold 0.5").job).max_grad_norm, 0.5);
+}
+
+TEST(TranslateRules, NumbersThatAreCountsOrSharesAreSaid) {
+  EXPECT_EQ(line_of(factory("val_size: 100\n"), "val_size").mark, 'x');
+  EXPECT_TRUE(factory("num_train_epochs: 0.5\n").changes);
+  EXPECT_EQ(loaded(factory("warmup_steps: 0.1\n").job).warmup_ratio, 0.1);
+  EXPECT_FALSE(factory("save_steps: 0.1\n").changes) << "when something is saved does not change what is trained";
+  EXPECT_EQ(line_of(factory("save_steps: 0.1\n"), "save_steps").mark, 'x');
+  EXPECT_EQ(
+      line_of(
+          factory("lr_scheduler_type: cosine_with_min_lr\nlearning_rate: 1e-4\nlr_scheduler_kwargs: {min_lr: 1e-5}\n"),
+          "lr_scheduler_kwargs.min_lr")
+          .text,
+      "min_learning_rate_ratio: 0.1; a share of the learning rate");
 }
 
 TEST(TranslateRules, AnOpenRlhfTemplateIsAPattern) {

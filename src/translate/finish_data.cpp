@@ -46,8 +46,12 @@ void finish_packing(Translator& t) {
                                    forced ? "its stage packs by itself; " : "")
                      : "");
     if (mixes && raw_text(t)) t.set("long_samples", "split", "its packing goes on in the next block");
-  } else if (t.program() == Dialect::MiniCpm || t.program() == Dialect::Trainer) {
+  } else if (t.program() == Dialect::MiniCpm) {
     t.set("packing", "false", "one sample a row");
+  } else if (t.program() == Dialect::Trainer) {
+    t.set("packing", "true", "texts end to end");
+    t.set("long_samples", "split", "texts end to end");
+    t.remark("data is read as run_clm.py reads it, texts end to end, which see each other there and do not here");
   }
   if (const Setting* strategy = t.held("packing_strategy")) {
     const std::string word = lower_case(strategy->value);
@@ -280,6 +284,8 @@ void finish_remarks(Translator& t) {
         "of a sample that is too long LLaMA-Factory cuts prompt and reply by their shares, and leaves out turns that "
         "begin "
         "behind the limit; here its end is cut");
+  if (t.program() == Dialect::LlamaFactory && !t.has("overwrite") && !t.has("resume"))
+    t.remark("where output_dir holds a checkpoint LLaMA-Factory goes on with it; here resume: true does");
   if (t.program() == Dialect::Axolotl && !t.held("warmup_steps") && !t.held("warmup_ratio"))
     t.remark("no warm-up is named: axolotl takes 3 % of all steps, at most 100, snug 3 %");
   if (by_pass) t.remark("a step's loss is the mean over its tokens, where theirs is the mean of the passes' means");

@@ -95,7 +95,7 @@ std::string_view without_white(std::string_view text) {
 std::optional<std::string> whole(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return std::string(text);
+  if (error == std::errc() && end == text.data() + text.size()) return fmt::format("{}", value);
   const std::optional<double> number = read_number(text);
   if (!number || *number != std::floor(*number) || std::abs(*number) > 9e15) return std::nullopt;
   return fmt::format("{}", static_cast<int64_t>(*number));

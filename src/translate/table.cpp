@@ -28,6 +28,7 @@ constexpr Default kLlamaRecipes[] = {
     {"use_double_quant", "false"},
 };
 constexpr Default kTrainerDefaults[] = {
+    {"block_size", "1024"},
     {"per_device_train_batch_size", "8"},
     {"gradient_accumulation_steps", "1"},
     {"num_train_epochs", "3"},
@@ -68,6 +69,7 @@ constexpr Default kMiniCpm[] = {
     {"lora_alpha", "64", true},
     {"lora_dropout", "0.05", true},
     {"tune_vision", "true"},
+    {"lora_target_modules", "q_proj,k_proj,v_proj", true},
 };
 constexpr Default kTrl[] = {
     {"per_device_train_batch_size", "8"},

@@ -47,7 +47,8 @@ constexpr Row kAxolotl[] = {
     {"lora_target_linear", Same, "@target_linear"},
     {"lora_modules_to_save", Refused, "", "modules trained whole beside adapters are not supported yet",
      modules_to_save},
-    {"lora_fan_in_fan_out lora_on_cpu lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel "
+    {"lora_fan_in_fan_out", Decided, "", "the model says how its linears are stored"},
+    {"lora_on_cpu lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel "
      "peft_autocast_adapter_dtype qlora_sharded_model_loading",
      Decided, "", say::kKernels},
     {"peft_use_rslora", Same, "@rslora"},
@@ -201,10 +202,11 @@ constexpr Row kAxolotl[] = {
        if (is_on(s.value)) t.pin("offload_parameters", "host", s), t.pin("offload_states", "host", s);
        t.judge(s, Decided, std::string(row.say));
      }},
-    {"fsdp_config fsdp_config.* fsdp_version fsdp_final_state_dict_type ddp ddp_* local_rank world_size rank "
+    {"fsdp_config fsdp_config.* fsdp_version fsdp_final_state_dict_type "
      "device device_map max_memory gpu_memory_limit low_cpu_mem_usage num_gpus use_ray ray_* dp_shard_size "
      "dp_replicate_size accelerate_config accelerate_config.* launcher launcher_args",
      Decided, "", say::kSharding},
+    {"ddp ddp_* local_rank world_size rank", Decided, "", "ranks find each other by themselves"},
     {"tensor_parallel_size sequence_parallel_degree context_parallel_size heads_k_stride ring_attn_func "
      "expert_parallel_size",
      Left, "", say::kParallel,

@@ -117,11 +117,13 @@ constexpr Row kLlamaFactory[] = {
      Left, "", say::kGeneration},
     // ---- The newer configuration
     {"model", Same, "model"},
+    {"model_class", Refused, "llm", "it is no language model alone", rules::only},
     {"micro_batch_size", Changed, "@micro"},
     {"global_batch_size", Same, "@global_batch"},
-    {"dist_config.name dist_config.config_file dist_config.* kernel_config.* init_config.* sample_backend "
-     "max_seq_len_config",
-     Decided, "", say::kSharding},
+    {"dist_config.*", Decided, "", say::kSharding},
+    {"kernel_config.*", Decided, "", say::kKernels},
+    {"init_config.*", Decided, "", say::kLoading},
+    {"sample_backend", Left, "", say::kGeneration},
 };
 
 constexpr Row kDatasetInfo[] = {

@@ -15,6 +15,8 @@ constexpr Row kTrainer[] = {
      "the model's own files are read"},
     {"block_size max_seq_length", Same, "@sequence_length"},
     {"max_train_samples", Same, "max_samples"},
+    {"max_eval_samples", Left, "", "all held-out data is evaluated"},
+    {"validation_split_percentage", Refused, "", "give validation as a share of all, such as 0.05"},
     {"text_column", Same, "@text_column"},
     {"preprocessing_num_workers overwrite_cache", Decided, "", say::kWorkers},
     {"torch_dtype dtype", Decided, "", "weights are kept as state_format and base_format say"},

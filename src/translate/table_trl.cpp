@@ -116,15 +116,23 @@ constexpr Row kDeepSpeed[] = {
      [](Translator& t, const Setting& s, const Row&) {
        t.judge(s, Decided, "steps are in out/metrics.jsonl; snug report shows them");
      }},
+    {"zero_optimization.offload_optimizer.* zero_optimization.offload_param.* aio.* zero_optimization.super_offload",
+     Decided, "", "what is offloaded is chosen so that it fits"},
     {"zero_optimization.*", Decided, "", say::kSharding},
-    {"activation_checkpointing.* aio.* checkpoint.* elasticity.* autotuning.* flops_profiler.* comms_logger.* "
-     "comms_config.* "
-     "hybrid_engine.* compile.* wall_clock_breakdown memory_breakdown dump_state communication_data_type "
-     "prescale_gradients gradient_predivide_factor sparse_gradients seq_parallel_communication_data_type "
-     "fp32_allreduce "
-     "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer disable_allgather dataloader_drop_last "
-     "graph_harvesting use_data_before_expert_parallel_ timers.* nebula.* load_universal_checkpoint",
-     Decided, "", say::kSharding},
+    {"activation_checkpointing.*", Decided, "", "what is recomputed is chosen so that it fits"},
+    {"wall_clock_breakdown memory_breakdown dump_state flops_profiler.* comms_logger.* comms_config.* timers.*",
+     Decided, "", "snug plan says what takes bytes and seconds, --trace FILE when"},
+    {"checkpoint.* nebula.* load_universal_checkpoint", Decided, "",
+     "checkpoints hold all of a run's state, for any number of ranks"},
+    {"communication_data_type prescale_gradients gradient_predivide_factor sparse_gradients "
+     "seq_parallel_communication_data_type fp32_allreduce disable_allgather",
+     Decided, "", "gradients are added in fp32, in the order of ranks"},
+    {"autotuning.* elasticity.* hybrid_engine.* compile.* graph_harvesting "
+     "use_data_before_expert_parallel_",
+     Decided, "", say::kKernels},
+    {"zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", Decided, "",
+     "the optimizer is AdamW, wherever its states are"},
+    {"dataloader_drop_last", Decided, "", "an incomplete last step is kept"},
 };
 
 constexpr Row kAccelerate[] = {
@@ -166,12 +174,16 @@ constexpr Row kAccelerate[] = {
        t.judge(s, s.value == "1" || is_off(s.value) ? Same : Left, filled(row.say, s));
      }},
     {"use_cpu", Decided, "", "device says where"},
-    {"compute_environment distributed_type machine_rank main_process_* main_training_function same_network "
-     "rdzv_backend "
-     "downcast_bf16 debug enable_cpu_affinity tpu_* dynamo_* dynamo_config.* command_file commands parallelism_config "
-     "parallelism_config.* megatron_lm_config megatron_lm_config.* deepspeed_config mpirun_* ipex_config.* "
-     "fp8_config.* sagemaker_* use_deepspeed use_fsdp multi_gpu",
-     Decided, "", "ranks find each other by themselves"},
+    {"compute_environment machine_rank main_process_* same_network rdzv_backend enable_cpu_affinity mpirun_*", Decided,
+     "", "ranks find each other by themselves"},
+    {"distributed_type deepspeed_config megatron_lm_config megatron_lm_config.* parallelism_config "
+     "parallelism_config.* "
+     "use_deepspeed use_fsdp multi_gpu",
+     Decided, "", say::kSharding},
+    {"downcast_bf16 fp8_config.*", Decided, "", "products are in the format of compute"},
+    {"dynamo_* dynamo_config.*", Decided, "", say::kKernels},
+    {"tpu_* sagemaker_* ipex_config.*", Decided, "", "snug runs on what is here"},
+    {"main_training_function command_file commands debug", Decided, "", "nothing is learnt from it"},
 };
 
 }  // namespace

@@ -117,6 +117,12 @@ void Translator::add_defaults() {
   // Commands of other objectives have defaults of their own, and are not translated.
   const bool plain = program_ != Dialect::Trl && program_ != Dialect::OpenRlhf;
   if (!plain && command_ != "sft" && command_ != "train") return;
+  const bool newer =
+      program_ == Dialect::LlamaFactory && std::ranges::any_of(settings_, [](const Setting& one) {
+        return one.name == "model" || one.name == "train_dataset" || one.name.starts_with("peft_config.");
+      });
+  if (newer)
+    return remark("defaults of LLaMA-Factory's newer configuration are not known: what is given is translated");
   std::set<const Row*> given;
   for (const Setting& setting : settings_)
     if (const Row* row = find_row(setting)) given.insert(row);

@@ -22,6 +22,10 @@ void require_text(const std::string& text, const std::string& source) {
     user_error("{}: found {} bytes, expected at most {} of a file of options", source, text.size(), kMaxTranslatedFile);
   if (const std::optional<size_t> at = find_invalid_utf8(text))
     user_error("{}: byte {} belongs to no character of UTF-8, which files of options are written in", source, *at);
+  const auto control = std::ranges::find_if(
+      text, [](char c) { return ((c >= 0 && c < ' ') || c == 0x7f) && c != '\n' && c != '\r' && c != '\t'; });
+  if (control != text.end())
+    user_error("{}: byte {} is a control character, which no file of options has", source, control - text.begin());
 }
 
 // Makes a tree of the parser's events, so that depth and number are bounded while it is made and no alias multiplies
@@ -42,6 +46,7 @@ class TreeBuilder : public YAML::EventHandler {
     fail(mark, "found an alias, expected the value itself: write it out");
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string& value) override {
+    if (find_invalid_utf8(value)) fail(mark, "found an escape that makes no character of UTF-8");
     const bool quoted = tag == "!";
     const bool null =
         !quoted && (value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL");
