@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, LlamaConfig
 
 from tiny_models import FAMILIES, LINEARS, LLAMA, ROPES, VOCABULARY
 
@@ -113,7 +113,8 @@ def train(model, samples, learning_rate, weight_decay, low_precision_model=None)
         result["loss"].append(accumulate_gradients(worker, samples_of_step(samples, step)))
         if low_precision_model:
             for master, copy in zip(model.parameters(), worker.parameters()):
-                master.grad, copy.grad = copy.grad.float(), None
+                if copy.grad is not None:
+                    master.grad, copy.grad = copy.grad.float(), None
         result["grad_norm"].append(torch.nn.utils.clip_grad_norm_(parameters, 1.0).item())
         optimizer.step()
         schedule.step()
@@ -134,7 +135,7 @@ def draw_weights(model, seed):
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("bias"):
             parameter.data = 0.2 * noise
-        elif "norm" in name:
+        elif "norm" in name or parameter.dim() == 1:
             parameter.data = (0 if model.config.model_type.startswith(("gemma", "nemotron")) else 1) + 0.2 * noise
         elif "embed_tokens" in name or "lm_head" in name:
             parameter.data = 0.06 * noise
@@ -156,8 +157,12 @@ def spell_as_transformers_4(path):
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def class_of(config):
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+
+
 def write_model(folder, family, seed):
-    model = AutoModelForCausalLM.from_config(family["config"])
+    model = class_of(family["config"]).from_config(family["config"])
     draw_weights(model, seed)
     model.to(family["dtype"])
     model.config.dtype = family["dtype"]
@@ -168,7 +173,8 @@ def write_model(folder, family, seed):
 
 
 def load_model(folder, dtype):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    config = AutoConfig.from_pretrained(folder)
+    return class_of(config).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 def write_large_adapter(model_folder, folder, rank):
@@ -195,7 +201,8 @@ def logits_and_gradients(folder, samples):
             tensors[f"logits.{index}"] = model(input_ids=torch.tensor([sample["input_ids"]])).logits[0].clone()
     loss = accumulate_gradients(model, samples)
     for name, parameter in model.named_parameters():
-        tensors[f"grad.{name}"] = parameter.grad
+        if parameter.grad is not None:  # a vision tower has none
+            tensors[f"grad.{name}"] = parameter.grad
     return tensors, loss
 
 
@@ -217,7 +224,7 @@ def full_training(folder, samples):
     """(c) ten steps on all weights; a few of the final ones stand for the rest."""
     model = load_model(folder, torch.float32)
     result = train(model, samples, learning_rate=1e-3, weight_decay=0.1)
-    kept = ["model.norm.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.bias",
+    kept = ["model.norm.weight", "model.language_model.norm.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.bias",
             "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.bias",
             "model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.mlp.gate_up_proj.weight"]  # fmt: skip
     return {f"final.{n}": p.detach() for n, p in model.named_parameters() if n in kept}, result
@@ -319,7 +326,7 @@ def write_models(out, names):
     write_ropes(out / "ropes.json")
     for seed, (name, family) in enumerate(FAMILIES.items()):
         if not names or name in names:
-            write_family(out / name, family, samples, seed)
+            write_family(out / name, family, samples, family.get("seed", seed))
 
 
 PROMPTS = [

@@ -2,10 +2,11 @@
 
 import torch
 from transformers import (ArceeConfig, Cohere2Config, CohereConfig, Ernie4_5Config, Exaone4Config, Gemma2Config,
-                          Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GraniteConfig,
-                          GraniteMoeHybridConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config, MistralConfig,
-                          NemotronConfig, Olmo2Config, Olmo3Config, Phi3Config, Qwen2Config, Qwen3Config,
-                          SeedOssConfig, SmolLM3Config, StableLmConfig)
+                          Gemma3Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GraniteConfig,
+                          GraniteMoeHybridConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config,
+                          Mistral3Config, MistralConfig, NemotronConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          PixtralVisionConfig, Qwen2Config, Qwen3Config, SeedOssConfig, SiglipVisionConfig,
+                          SmolLM3Config, StableLmConfig)
 
 VOCABULARY = 997
 LLAMA3_ROPE = {
@@ -254,6 +255,27 @@ FAMILIES = {
                                    **COMMON),
         "dtype": torch.bfloat16,
     },
+}  # fmt: skip
+
+# A model of texts and images, of which texts alone are used.
+FAMILIES["gemma3_vision"] = {
+    "config": Gemma3Config(text_config=FAMILIES["gemma3"]["config"].to_dict(), mm_tokens_per_image=4,
+                           vision_config=SiglipVisionConfig(hidden_size=16, intermediate_size=20, num_hidden_layers=1,
+                                                            num_attention_heads=2, image_size=28,
+                                                            patch_size=14).to_dict()),
+    "dtype": torch.bfloat16,
+    "linears": [f"language_model.layers.{layer}.{module}" for layer in range(3)
+                for module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")],
+}  # fmt: skip
+FAMILIES["mistral3"] = {
+    "config": Mistral3Config(text_config=FAMILIES["ministral3"]["config"].to_dict(), tie_word_embeddings=False,
+                             vision_config=PixtralVisionConfig(hidden_size=16, intermediate_size=20, head_dim=8,
+                                                               num_hidden_layers=1, num_attention_heads=2,
+                                                               image_size=28, patch_size=14).to_dict()),
+    "dtype": torch.bfloat16,
+    "linears": [name for name in FAMILIES["gemma3_vision"]["linears"] if ".layers.2." not in name],
+    "seed": 41,
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -175,5 +175,45 @@ TEST(HfFamilies, Ministral3sQueriesGrow) {
   expect_refused(config, "'rope_parameters.llama_4_scaling_beta' is missing");
 }
 
+// As gemma-3-4b's config.json has it, which leaves out what its class has.
+TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
+  Json config{{"model_type", "gemma3"},
+              {"architectures", {"Gemma3ForConditionalGeneration"}},
+              {"torch_dtype", "bfloat16"},
+              {"eos_token_id", {1, 106}},
+              {"text_config",
+               {{"model_type", "gemma3_text"},
+                {"hidden_size", 2560},
+                {"intermediate_size", 10240},
+                {"num_hidden_layers", 34},
+                {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                {"sliding_window", 1024}}},
+              {"vision_config", {{"hidden_size", 1152}}}};
+  const ModelConfig gemma = parse_model_config(config.dump(), "x");
+  EXPECT_EQ(gemma.spec.architecture, "Gemma3ForConditionalGeneration");
+  EXPECT_EQ(gemma.spec.embedding, "model.language_model.embed_tokens.weight");
+  EXPECT_EQ(gemma.spec.final_norm.weight, "model.language_model.norm.weight");
+  EXPECT_EQ(gemma.spec.prefix_of(3), "model.language_model.layers.3.");
+  EXPECT_EQ(gemma.spec.vocabulary, 262208);
+  EXPECT_EQ(gemma.spec.layers[0].heads.heads, 8);
+  EXPECT_EQ(gemma.spec.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(gemma.spec.layers[0].heads.dim, 256);
+  EXPECT_EQ(gemma.spec.rope.factor, 8);
+  EXPECT_TRUE(gemma.spec.tied);
+  EXPECT_EQ(gemma.dtype, DType::BF16);
+  EXPECT_EQ(gemma.end_tokens, (std::vector<int64_t>{1, 106}));
+  EXPECT_EQ(gemma.notes.size(), 1u);
+  config["text_config"]["hidden_size"] = -1;
+  expect_refused(config, "x, text_config, key 'hidden_size': found -1");
+  config.erase("text_config");
+  expect_refused(config, "'text_config'");
+  Json mistral{{"model_type", "mistral3"}, {"text_config", config_of("mistral")}};
+  mistral["text_config"]["num_key_value_heads"] = 2;
+  mistral["text_config"].erase("model_type");
+  EXPECT_FALSE(spec_of(mistral).tied);
+  EXPECT_EQ(spec_of(mistral).head, "lm_head.weight");
+  EXPECT_EQ(spec_of(mistral).layers[0].window, 4096);
+}
+
 }  // namespace
 }  // namespace snug

@@ -140,6 +140,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
     spec.table = full_parameters(spec.model, true);
     spec.numerics.weight_decay = 0.1;
   }
+  store_as_files_do(spec.table, request.model);
   spec.sources = find_sources(spec.table, request);
   spec.cut.sequence_length = 40;
   spec.strategy = plain_strategy(spec.table);

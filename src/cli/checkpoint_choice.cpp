@@ -87,7 +87,7 @@ std::vector<fs::path> files_but_weights(const fs::path& directory) {
 
 void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& side_files, const fs::path& out) {
   const PeftConfig adapter = adapter_of(run);
-  const ParamTable table = lora_parameters(read_model_config(run.model).spec, adapter, true);
+  const ParamTable table = lora_parameters(read_model_config(run.model, run.family).spec, adapter, true);
   PendingDirectory pending(out, Existing::Replace);
   write_trained(
       checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);
@@ -104,7 +104,7 @@ void make_model(const fs::path& checkpoint, const Options& run, const fs::path& 
     return spec.sources.dtypes[static_cast<size_t>(id)].value_or(spec.numerics.compute);
   };
   PendingDirectory pending(out, Existing::Replace);
-  write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors");
+  write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors", spec.sources);
   write_side_files(pending.path(), side_files.empty() ? fs::path(run.model) : side_files, spec);
   pending.publish();
 }

@@ -80,7 +80,7 @@ int plan_command(Options options, const CommandFlags& flags) {
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
-    notes = learning_notes(stream, read_model_config(options.model).spec, options);
+    notes = learning_notes(stream, read_model_config(options.model, options.family).spec, options);
     if (corpus.validates())
       std::ranges::move(
           evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),

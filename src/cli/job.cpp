@@ -16,6 +16,7 @@
 #include "format/peft.h"
 #include "format/prompt_format.h"
 #include "model/model_config.h"
+#include "model/multimodal.h"
 #include "model/spec_fields.h"
 #include "plan/lowering/fingerprint.h"
 #include "plan/spec/adapter_files.h"
@@ -31,7 +32,7 @@ constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20
 // Returns the base's configuration, with its own head if the model's files hold one that is not the embedding, whatever
 // config.json says. Reads both, as far as they are equal.
 ModelConfig base_config_of(const Options& options) {
-  ModelConfig config = read_model_config(options.model);
+  ModelConfig config = read_model_config(options.model, options.family);
   if (!config.spec.tied || options.init == "random" || !has_own_head(options.model, config.spec)) return config;
   config.spec.tied = false;
   config.notes.push_back(fmt::format(
@@ -43,17 +44,35 @@ ModelConfig base_config_of(const Options& options) {
 }  // namespace
 
 ModelTokens model_tokens(const Options& options) {
-  ModelConfig config = read_model_config(options.model);
+  ModelConfig config = read_model_config(options.model, options.family);
   if (!options.adapter.empty())
     fit_to_adapter(config.spec, open_adapter(options.adapter, config.spec.embedding, config.spec.head));
   return {config.spec.vocabulary, config.end_tokens};
 }
 
+namespace {
+
+// Names the adapted linears of a multimodal model by their paths: by their last names PEFT would find such of its
+// vision tower too.
+PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model) {
+  if (!model.embedding.starts_with(kTextModelPrefix)) return adapter;
+  std::vector<std::string> paths;
+  for (const ParamSpec& param : full_parameters(model, false).params) {
+    const std::string path = param.name.substr(0, param.name.rfind('.'));
+    if (param.linear && target_of(adapter, path)) paths.push_back(path);
+  }
+  adapter.target_modules = std::move(paths);
+  return adapter;
+}
+
+}  // namespace
+
 PeftConfig adapter_of(const Options& options) {
-  const ModelSpec model = read_model_config(options.model).spec;
+  const ModelSpec model = read_model_config(options.model, options.family).spec;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
-    return plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
+    return named_in_full(plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string()),
+                         model);
   }
   PeftConfig config;
   config.rank = options.lora_rank;
@@ -62,7 +81,7 @@ PeftConfig adapter_of(const Options& options) {
   config.dropout = options.lora_dropout;
   config.target_modules = options.lora_targets;
   if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names(model);
-  return plain_adapter(model, config, "lora_targets");
+  return named_in_full(plain_adapter(model, config, "lora_targets"), model);
 }
 
 void take_adapter(Options& options, const PeftConfig& adapter) {

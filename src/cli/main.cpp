@@ -30,9 +30,9 @@ struct Command {
   std::function<int(const Options&, const CommandFlags&)> run;
 };
 
-const std::vector<std::string> kModelKeys{"model",  "init",          "adapter",     "checkpoint",
-                                          "seed",   "compute",       "base_format", "threads",
-                                          "device", "device_memory", "host_memory", "cache_dir"};
+const std::vector<std::string> kModelKeys{"model",         "family",      "init",        "adapter", "checkpoint",
+                                          "seed",          "compute",     "base_format", "threads", "device",
+                                          "device_memory", "host_memory", "cache_dir"};
 // These keys say where weights lie, for commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
 const std::vector<std::string> kDataKeys{"data",         "data_format", "columns",   "roles",    "prompt",
@@ -76,8 +76,8 @@ std::vector<Command> commands() {
        "best on a quiet one",
        {"out", "threads"},
        doctor_command},
-      {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model", "adapter", "cache_dir"}),
-       tokenize_command},
+      {"tokenize", "token ids and loss mask, as training sees them",
+       join(kDataKeys, {"model", "family", "adapter", "cache_dir"}), tokenize_command},
       {"report",
        "runs -> one page of HTML that needs no network: curves, memory against the plan, timeline, samples, job",
        {"out"},

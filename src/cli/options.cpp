@@ -257,6 +257,9 @@ std::vector<OptionSpec> data_specs() {
       {"model",
        "model directory in Hugging Face's layout, an id (org/name) in its local cache, or a GGUF file (required)",
        [](Options& o, const std::string& t) { o.model = t, o.given_model.clear(); }, model_as_given},
+      text_option("family", &O::family,
+                  "model_type of the family as which a model is read whose own type no family has; not checked but by "
+                  "tensors' names and shapes"),
       word_option("init", &O::init, {"pretrained", "random"}, "where weights come from; random: drawn from the seed"),
       {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with, merge or export",
        [](Options& o, const std::string& t) { o.adapter = t, o.given_adapter.clear(); }, adapter_as_given},

@@ -24,7 +24,7 @@ struct Cadence {
 };
 
 struct Options {
-  std::string model, init = "pretrained", adapter, checkpoint;
+  std::string model, family, init = "pretrained", adapter, checkpoint;
   // Hold the keys that a job file or the command line named, without those of the file that a run wrote itself; and
   // those of the command line alone.
   std::set<std::string> given, flags;

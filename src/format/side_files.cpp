@@ -29,7 +29,9 @@ std::vector<std::string> tokenizer_files(const fs::path& directory) {
 std::vector<std::string> side_files(const fs::path& directory) {
   std::vector<std::string> found = tokenizer_files(directory);
   add_files(directory,
-            {"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "LICENSE"}, found);
+            {"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
+             "preprocessor_config.json", "processor_config.json", "LICENSE"},
+            found);
   if (fs::is_directory(directory / kAdditionalTemplates)) {
     for (const auto& entry : fs::directory_iterator(directory / kAdditionalTemplates))
       if (entry.is_regular_file())

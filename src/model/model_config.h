@@ -22,11 +22,13 @@ struct ModelConfig {
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 
-// Reads config.json by the family that it names (model/families.h). `source` is the file's name for messages. UserError
-// naming file, key, found and expected for anything unsupported, missing or out of range.
-ModelConfig parse_model_config(std::string_view json, std::string_view source);
+// Reads config.json by the family that it names (model/families.h), and of a multimodal model its text model's. A model
+// of a type that no family has is read as one of `family`, if that is given; notes say so, and which keys are not read.
+// `source` is the file's name for messages. UserError naming file, key, found and expected for anything unsupported,
+// missing or out of range.
+ModelConfig parse_model_config(std::string_view json, std::string_view source, std::string_view family = "");
 
 // Reads `<directory>/config.json`, with the end tokens of generation_config.json where that file names some.
-ModelConfig read_model_config(const std::filesystem::path& directory);
+ModelConfig read_model_config(const std::filesystem::path& directory, std::string_view family = "");
 
 }  // namespace snug

@@ -83,7 +83,7 @@ void write_as(File& file, uint64_t offset, const std::vector<float>& values, con
 
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
-                   const Heartbeat& heartbeat) {
+                   const WeightSources& base, const Heartbeat& heartbeat) {
   const TrainedValues source(checkpoint, heartbeat);
   std::vector<ParamId> ids;
   std::vector<SafetensorsTensor> tensors;
@@ -93,6 +93,12 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     ids.push_back(static_cast<ParamId>(i));
     const bool whole = param.shape.rank > 0 && param.stored.rows == param.shape[0];
     tensors.push_back({whole ? param.stored.tensor : param.name, dtype(ids.back()), param.shape});
+  }
+  std::vector<TensorPlace> copied;
+  for (const WeightSources::Extra& extra : base.extras) {
+    if (extra.same_as != kNoParam) continue;  // the embedding's values, which are trained
+    tensors.push_back({extra.name, extra.place.dtype, extra.shape});
+    copied.push_back(extra.place);
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
   require_room_in_memory(file.parent_path(), layout.file_bytes);
@@ -110,6 +116,18 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
         write_as<Float16>(out, offset, values, tensors[i].name);
       else
         write_as<float>(out, offset, values, tensors[i].name);
+      call(heartbeat);
+    }
+  }
+  for (size_t i = 0; i < copied.size(); i++) {
+    const SafetensorsTensor& tensor = tensors[ids.size() + i];
+    const File in = File::open_read(base.files[static_cast<size_t>(copied[i].file)], IoMode::Buffered);
+    const uint64_t bytes = static_cast<uint64_t>(tensor.shape.count()) * element_bytes(tensor.dtype);
+    std::vector<std::byte> chunk;
+    for (uint64_t begin = 0; begin < bytes; begin += chunk.size()) {
+      chunk.resize(std::min(static_cast<uint64_t>(kChunk), bytes - begin));
+      in.read(copied[i].offset + begin, chunk);
+      out.write(layout.offset[ids.size() + i] + begin, chunk);
       call(heartbeat);
     }
   }

@@ -17,10 +17,14 @@ std::string written_config(const std::filesystem::path& path, const JobSpec& spe
   std::optional<DType> dtype = spec.export_dtype;
   for (size_t i = 0; i < spec.table.params.size(); i++)
     if (!dtype && !spec.table.params[i].adapter && !spec.sources.dtypes[i]) dtype = spec.numerics.compute;
-  if (dtype)
-    json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = *dtype == DType::F32 ? "float32" : "bfloat16";
-  json["vocab_size"] = spec.model.vocabulary;
-  if (!spec.model.tied && json.value("tie_word_embeddings", false)) json["tie_word_embeddings"] = false;
+  auto& text = json.contains("text_config") ? json["text_config"] : json;  // of a multimodal model
+  for (auto* config : {&json, &text}) {
+    const char* const key = config->contains("torch_dtype") ? "torch_dtype" : "dtype";
+    if (dtype && (config == &json || config->contains(key)))
+      (*config)[key] = *dtype == DType::F32 ? "float32" : "bfloat16";
+    if (!spec.model.tied && config->value("tie_word_embeddings", false)) (*config)["tie_word_embeddings"] = false;
+  }
+  text["vocab_size"] = spec.model.vocabulary;
   return json.dump(2) + "\n";
 }
 

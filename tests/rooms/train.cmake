@@ -1,5 +1,7 @@
 snug_test(parity_test ROOMS train)
 snug_test(switches_test ROOMS train)
+snug_test(support_test ROOMS train)
+target_compile_definitions(support_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
 snug_test(block_grad_test ROOMS train)
 snug_test(strategy_test ROOMS train)
 snug_test(arrangement_test ROOMS train)

@@ -16,6 +16,7 @@
 #include "format/load.h"
 #include "format/model_path.h"
 #include "format/peft_tensors.h"
+#include "model/multimodal.h"
 #include "plan/spec/adapter_files.h"
 
 namespace snug {
@@ -230,7 +231,8 @@ class Finder {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
     if (name.starts_with("v_head.")) return "a head that gives values, of reinforcement learning";
     if (name.ends_with(".attn.masked_bias") || name.ends_with(".self_attn.masked_bias")) return "a mask of attention";
-    if (name == table_.head_tensor && table_.tied()) return "the head, which is the embedding";
+    if (is_head(name) && table_.tied()) return "the head, which is the embedding";
+    if (is_multimodal() && !is_of_text_model(name)) return "what a multimodal model has beside its text model";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
         is_prediction_layer(index, name))
       return "layers that predict further tokens";
@@ -248,6 +250,11 @@ class Finder {
     if (std::ranges::any_of(kTails, [&](std::string_view tail) { return name.ends_with(tail); })) return kBesideCodes;
     if (name.ends_with(".bias") && is_zero(index, *index.find(name))) return "a bias of zeros";
     return "";
+  }
+
+  bool is_multimodal() const { return embedding().starts_with(kTextModelPrefix); }
+  bool is_head(std::string_view name) const {
+    return name == table_.head_tensor || (is_multimodal() && name == multimodal_file_name(table_.head_tensor));
   }
 
   // Programs that quantise give linears without a bias one all the same.
@@ -277,7 +284,7 @@ class Finder {
   // Adds a tensor to the extras. `base` is the number of the index's first file.
   void add_extra(const SafetensorsEntry& entry, int64_t base) {
     if (!entry.dtype || entry.shape.size() > Shape().dims.size()) return;
-    const ParamId same_as = entry.name == table_.head_tensor ? table_.embedding : kNoParam;
+    const ParamId same_as = is_head(entry.name) ? table_.embedding : kNoParam;
     Shape shape;
     for (const int64_t size : entry.shape) shape.dims[static_cast<size_t>(shape.rank++)] = size;
     if (same_as != kNoParam) shape = table_[same_as].shape;
@@ -442,6 +449,13 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
   if (!SafetensorsIndex::is_in(model)) return "";
   const auto index = SafetensorsIndex::open_model(model);
   const std::string& embedding = table[table.embedding].stored.tensor;
+  if (embedding.starts_with(kTextModelPrefix)) {
+    if (index.find(embedding) || !index.find(multimodal_file_name(embedding))) return "";
+    for (ParamSpec& param : table.params)
+      if (!param.adapter) param.stored.tensor = multimodal_file_name(param.stored.tensor);
+    table.layer_prefix = multimodal_file_name(table.layer_prefix);
+    return "";
+  }
   const bool has_head = table.tied() || index.find(table.head_tensor);
   if (!has_head || index.find(embedding) || !index.find(without_prefix(embedding))) return "";
   for (ParamSpec& param : table.params)
@@ -454,8 +468,10 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
 bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
   if (!SafetensorsIndex::is_in(model)) return false;
   const auto index = SafetensorsIndex::open_model(model);
-  const SafetensorsEntry *const head = index.find(spec.head), *embedding = index.find(spec.embedding);
+  const SafetensorsEntry *head = index.find(spec.head), *embedding = index.find(spec.embedding);
   if (!embedding) embedding = index.find(without_prefix(spec.embedding));
+  if (!embedding) embedding = index.find(multimodal_file_name(spec.embedding));
+  if (!head) head = index.find(multimodal_file_name(spec.head));
   if (!head || !embedding) return false;
   if (head->shape != embedding->shape) return true;
   if (!head->dtype || !embedding->dtype) return false;  // refused where they are read

@@ -1,0 +1,142 @@
+// README.md's table of what works with which family is what is shown here and in tests/parity_test.cpp.
+//   support_test --gtest_also_run_disabled_tests --gtest_filter=*Rewrite*     writes the table
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "format/gguf_architecture.h"
+#include "format/gguf_import.h"
+#include "model/families.h"
+#include "temp_directory.h"
+#include "tiny_families.h"
+#include "tiny_model.h"
+#include "train/gguf_export.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kPage = fs::path(SNUG_DOCS).parent_path() / "README.md";
+constexpr std::string_view kHeader =
+    "| `model_type` | full | LoRA | int8 base | nf4 base | fp8 base | GGUF read | GGUF written | CPU | GPU |\n"
+    "|---|---|---|---|---|---|---|---|---|---|\n";
+
+std::string type_of(const fs::path& model) { return read_json(model / "config.json")["model_type"]; }
+
+// Returns a tiny model in sizes of which every format of a base has whole blocks.
+ModelSpec in_whole_blocks(const std::string& family) {
+  nlohmann::json config = read_json(models() / family / "config.json");
+  nlohmann::json& text = config.contains("text_config") ? config["text_config"] : config;
+  const std::map<std::string, int64_t> sizes{
+      {"hidden_size", 64},        {"intermediate_size", 128}, {"shared_intermediate_size", 128},
+      {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"head_dim", 16}};
+  for (const auto& [key, size] : sizes)
+    if (text.contains(key)) text[key] = size;
+  return parse_model_config(config.dump(), family).spec;
+}
+
+// Returns the gradients of an adapter whose base is drawn from the seed and kept so.
+std::vector<float> adapter_gradients(const ModelSpec& model, BaseFormat format) {
+  const auto samples = tiny_samples();
+  JobSpec spec;
+  spec.model = model;
+  spec.adapter = PeftConfig{.rank = 4, .alpha = 8, .target_modules = linear_names(model)};
+  spec.table = lora_parameters(model, *spec.adapter, true);
+  spec.sources = find_sources(spec.table, {"", true, 1, std::nullopt});
+  spec.numerics.compute = spec.numerics.base = DType::F32;
+  spec.numerics.logits_chunk_rows = 32;
+  spec.numerics.base_format = format;
+  spec.cut.sequence_length = 40;
+  spec.cut.micro_batch = std::ssize(samples);
+  spec.strategy = plain_strategy(spec.table);
+  TinySession session(spec, 1);
+  session.load();
+  TinyTrainer(session).passes(samples, 1, 0);
+  std::vector<float> all;
+  for (size_t i = 0; i < spec.table.params.size(); i++)
+    if (spec.table.params[i].adapter) {
+      const std::vector<float> some = values(session, session.compiled().owned[i].gradient);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  return all;
+}
+
+// What bits fewer move an adapter's gradients by; wired wrongly, they move by their size.
+constexpr std::array kFormats{std::pair{BaseFormat::Int8, 0.15}, std::pair{BaseFormat::Nf4, 0.6},
+                              std::pair{BaseFormat::Fp8, 0.4}};
+
+// Types of models that a GGUF file of the fixtures became, and those of which one was written.
+struct GgufTypes {
+  std::set<std::string> read, written;
+};
+
+GgufTypes gguf_types() {
+  GgufTypes types;
+  const TempDirectory directory;
+  for (const auto& entry : fs::directory_iterator(fs::path(SNUG_FIXTURES) / "gguf")) {
+    const std::string name = entry.path().stem();
+    if (entry.path().extension() != ".gguf" || !is_file(entry.path().parent_path() / (name + ".expected.safetensors")))
+      continue;
+    const fs::path model = directory.path() / name;
+    import_gguf(entry.path(), model, Existing::Refuse);
+    types.read.insert(type_of(model));
+    try {
+      export_gguf_model(model, model, directory.path() / "x.gguf", GgufFileType::BF16, name);
+      types.written.insert(type_of(model));
+    } catch (const UserError&) {
+      continue;  // gguf_export_test says of which files that is expected
+    }
+  }
+  return types;
+}
+
+std::string table() {
+  std::map<std::string, std::vector<std::string>> models;  // by type
+  for (const std::string family : kTinyFamilies) models[type_of(snug::models() / family)].push_back(family);
+  for (const Family& family : all_families())
+    EXPECT_TRUE(models.contains(std::string(family.config.model_type))) << family.config.model_type;
+  const GgufTypes gguf = gguf_types();
+  const auto yes = [](bool is) { return is ? "yes" : "no"; };
+  std::string text(kHeader);
+  for (const auto& [type, families] : models) {
+    text += fmt::format("| `{}` | yes | yes |", type);
+    for (const auto& [format, bound] : kFormats) {
+      for (const std::string& family : families) {
+        const ModelSpec model = in_whole_blocks(family);
+        const double error =
+            relative_error(adapter_gradients(model, format), adapter_gradients(model, BaseFormat::Plain));
+        EXPECT_GT(error, 1e-4) << family << " in " << name(format);
+        EXPECT_LT(error, bound) << family << " in " << name(format);
+      }
+      text += " yes |";
+    }
+    text += fmt::format(" {} | {} | yes | test |\n", yes(gguf.read.contains(type)), yes(gguf.written.contains(type)));
+  }
+  return text;
+}
+
+// Returns where the table begins and ends in the page.
+std::pair<size_t, size_t> place_in(const std::string& page) {
+  const size_t begin = page.find(kHeader.substr(0, kHeader.find('\n')));
+  if (begin == page.npos) return {page.size(), page.size()};
+  const size_t end = page.find("\n\n", begin);
+  return {begin, end == page.npos ? page.size() : end + 1};
+}
+
+TEST(Support, TheReadmesTableIsWhatIsShown) {
+  const std::string page = read_text(kPage, 1 << 20);
+  const auto [begin, end] = place_in(page);
+  EXPECT_EQ(page.substr(begin, end - begin), table());
+}
+
+TEST(Support, DISABLED_Rewrite) {
+  std::string page = read_text(kPage, 1 << 20);
+  const auto [begin, end] = place_in(page);
+  page.replace(begin, end - begin, table());
+  write_text(kPage, page);
+}
+
+}  // namespace
+}  // namespace snug
