@@ -2,7 +2,8 @@
 """Makes tests/fixtures/jinja: what jinja2 makes of templates, in the environment that transformers compiles chat templates in.
 
 cases.json holds small templates with their results, language.jinja all of them. published.json holds hashes (XXH3, 64 bits) of what published chat
-templates make of the conversations in conversations.json, a hyphen where they fail: the templates themselves are those in models/templates of
+templates make of the conversations in conversations.json, a hyphen where they fail, and published_ids.json of its token ids by the tokenizer in
+tests/fixtures/tokenizer/qwen2 with the templates' markers as tokens: the templates themselves are those in models/templates of
 llama.cpp's sources, which the source distribution of the package llama-cpp-python carries, and are not kept here.
 Needs transformers 5.17, jinja2 3.1 and xxhash.
 
@@ -13,8 +14,10 @@ import argparse
 import copy
 import json
 import pathlib
+import re
 
 import jinja2
+import tokenizers
 import xxhash
 from transformers.utils.chat_template_utils import _compile_jinja_template as compile_template
 
@@ -63,6 +66,32 @@ def published(folder, conversations):
     return results
 
 
+def marker_tokens(texts):
+    """What marks turns, calls and thinking in the templates."""
+    pattern = re.compile(r"<\|[A-Za-z0-9_]+\|>|<｜[^<>｜\s]+｜>|\[/?[A-Z_]{3,}\]|</?[a-z_]{1,24}>")
+    return sorted({found for text in texts for found in pattern.findall(text)})
+
+
+def published_ids(folder, conversations, base):
+    """Hashes of the token ids of what published templates make of conversations, by a tokenizer with their markers."""
+    paths = sorted(pathlib.Path(folder).glob("*.jinja"))
+    tokenizer = tokenizers.Tokenizer.from_file(str(base))
+    markers = marker_tokens(path.read_text(encoding="utf-8") for path in paths)
+    tokenizer.add_special_tokens(markers)
+    ids = {}
+    for path in paths:
+        hashes = []
+        for conversation in conversations:
+            rendering = render(path.read_text(encoding="utf-8"), conversation)
+            if rendering is None:
+                hashes.append("-")
+                continue
+            found = tokenizer.encode(rendering, add_special_tokens=False).ids
+            hashes.append(xxhash.xxh3_64_hexdigest(",".join(map(str, found)).encode()))
+        ids[path.name] = " ".join(hashes)
+    return {"markers": markers, "ids": ids}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--templates", help="folder with published templates, *.jinja")
@@ -83,6 +112,8 @@ def main():
         conversations = jinja_conversations.conversations()
         write("conversations.json", conversations)
         write("published.json", published(options.templates, conversations))
+        base = options.out.parent / "tokenizer" / "qwen2" / "tokenizer.json"
+        write("published_ids.json", published_ids(options.templates, conversations, base))
 
 
 if __name__ == "__main__":

@@ -161,9 +161,9 @@ JinjaTemplate::Variables ChatVariables::variables(bool for_generation, std::stri
                                   {"documents", Value::none()}};
   if (!bos.empty()) out.emplace_back("bos_token", text_value(bos));
   if (!eos.empty()) out.emplace_back("eos_token", text_value(eos));
-  for (const auto& [name, text] : others) {
-    const bool taken = std::ranges::any_of(out, [&](const auto& variable) { return variable.first == name; });
-    if (!taken) out.emplace_back(name, text_value(text));
+  for (const auto& other : others) {
+    const bool taken = std::ranges::any_of(out, [&](const auto& variable) { return variable.first == other.first; });
+    if (!taken) out.emplace_back(other.first, text_value(other.second));
   }
   return out;
 }
