@@ -237,6 +237,7 @@ TEST(GgufRopeFactors, AreThoseOfTheScalingThatIsFound) {
   EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, 3, 2, 8}, 10000), std::nullopt);
   EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, std::nanf(""), 8}, 10000), std::nullopt);
   EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, 0, INFINITY}, 1e300), std::nullopt);
+  EXPECT_EQ(llama3_scaling_of(std::vector<float>{8, 1}, 10000), std::nullopt);
 }
 
 // ---- Several files ----
