@@ -2,8 +2,10 @@
 // they do not compute is refused by name.
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "expect_error.h"
 #include "model/model_config.h"
+#include "model/params.h"
 
 namespace snug {
 namespace {
@@ -213,6 +215,16 @@ TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
   EXPECT_FALSE(spec_of(mistral).tied);
   EXPECT_EQ(spec_of(mistral).head, "lm_head.weight");
   EXPECT_EQ(spec_of(mistral).layers[0].window, 4096);
+}
+
+// In true sizes, from config.json alone.
+TEST(HfFamilies, AModelHasAsManyParametersAsTransformersMakes) {
+  const std::filesystem::path path = std::filesystem::path(SNUG_FIXTURES) / "hf_config/counts.json";
+  const Json cases = parse_json(read_text(path, 1 << 20), path.string());
+  EXPECT_EQ(cases.size(), 9u);
+  for (const Json& one : cases)
+    EXPECT_EQ(full_parameters(spec_of(one["config"]), false).count(false), one["parameters"].get<int64_t>())
+        << one["config"]["model_type"];
 }
 
 }  // namespace
