@@ -42,9 +42,9 @@ const std::map<std::string, std::string> kOtherData{
 // Options that say nothing of the data.
 const std::set<std::string> kNotOfData{
     // What is trained and in which arithmetic: fields of the job (plan/lowering/fingerprint.h).
-    "model", "init", "adapter", "checkpoint", "method", "lora_rank", "lora_alpha", "lora_targets", "lora_rslora",
-    "lora_dropout", "base_format", "compute", "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2",
-    "epsilon", "max_grad_norm", "seed", "reduce_every",
+    "model", "family", "init", "adapter", "checkpoint", "method", "lora_rank", "lora_alpha", "lora_targets",
+    "lora_rslora", "lora_dropout", "base_format", "compute", "state_format", "gradient_accumulator", "weight_decay",
+    "beta1", "beta2", "epsilon", "max_grad_norm", "seed", "reduce_every",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "warmup_steps", "warmup_ratio", "min_learning_rate_ratio", "max_steps", "epochs",
     // The cut, which it may change too.

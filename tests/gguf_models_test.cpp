@@ -237,6 +237,7 @@ TEST(GgufRopeFactors, AreThoseOfTheScalingThatIsFound) {
   EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, 3, 2, 8}, 10000), std::nullopt);
   EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, std::nanf(""), 8}, 10000), std::nullopt);
   EXPECT_EQ(llama3_scaling_of(std::vector<float>{1, 0, INFINITY}, 1e300), std::nullopt);
+  EXPECT_EQ(llama3_scaling_of(std::vector<float>{8, 1}, 10000), std::nullopt);
 }
 
 // ---- Several files ----
@@ -302,9 +303,18 @@ TEST(GgufPreTokenizers, NamesOfOneCutCutAlike) {
   EXPECT_TRUE(find_gguf_pre_tokenizer("lfm2")->whole_words && find_gguf_pre_tokenizer("lfm2")->starts_with_bos);
   EXPECT_TRUE(find_gguf_pre_tokenizer("glm4")->whole_words);
   EXPECT_FALSE(find_gguf_pre_tokenizer("glm4")->starts_with_bos || find_gguf_pre_tokenizer("chatglm-bpe")->whole_words);
-  // What other cuts consist of is read by the parser of pre-tokenizers.
-  for (const std::string_view name : {"default", "falcon"})
-    PreTokenizer::parse(find_gguf_pre_tokenizer(name)->pre_tokenizer, "it");
+}
+
+// llama.cpp's own cuts, of files that name none and of Falcon's: marks, then GPT-2's words, numbers, three digits.
+TEST(GgufPreTokenizers, CutInSeveralStagesWhereLlamaCppDoes) {
+  const auto words = [](std::string_view name, std::string_view text) {
+    std::vector<std::string> out;
+    const PreTokenizer pre = PreTokenizer::parse(find_gguf_pre_tokenizer(name)->pre_tokenizer, "it");
+    pre.each_word(text, Before::Nothing, [&](std::string_view word) { out.emplace_back(word); });
+    return out;
+  };
+  EXPECT_THAT(words("default", "Hello, w's 12345`"), ElementsAre("Hello", ",", " w", "'", "s", " ", "123", "45", "`"));
+  EXPECT_THAT(words("falcon", "Hi 12345 a`b"), ElementsAre("Hi", " ", "123", "45", " a", "`", "b"));
 }
 
 // What is cut as models' own files say is what the tokenizers library cuts (fixtures of tokenizer_kinds).

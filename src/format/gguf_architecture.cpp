@@ -388,6 +388,7 @@ std::optional<RopeParameters> llama3_scaling_of(std::span<const float> factors, 
   const auto checked = [&](RopeParameters found) {
     return has_factors(found, factors) ? std::optional(found) : std::nullopt;
   };
+  if (kept == factors.size()) return std::nullopt;  // a slower pair than one that is divided is not
   if (on_line.empty()) return checked(between_borders(scaling, turns, kept));
   double slope = 0, offset = 0;
   if (on_line.size() == 1) {  // with the releases' ratio of 4 between the borders
