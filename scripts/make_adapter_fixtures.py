@@ -64,6 +64,13 @@ ADAPTERS = {
     "biases": ("tied", {"target_modules": ["q_proj", "o_proj"], "bias": "all"}, None),
 }  # fmt: skip
 
+# Adapters that begin with parts of the base, by the base and what init_lora_weights is.
+BEGUN = {
+    "pissa": ("own_head", {"init_lora_weights": "pissa"}),
+    "olora": ("tied", {"init_lora_weights": "olora"}),
+    "pissa_uneven": ("own_head", UNEVEN | {"init_lora_weights": "pissa", "use_rslora": True}),
+}
+
 # By run: what is trained and from where, as an adapter's name or as parts of a base whose names hold one of some texts,
 # and how much faster LoRA+ trains halves B.
 RUNS = {
@@ -143,8 +150,13 @@ def make_adapter(root, name, samples):
 
 def train(root, run, samples):
     """STEPS steps of AdamW over all samples, with weight decay on matrices; the losses and gradient norms."""
-    where, parts, ratio = RUNS[run]
-    if parts is None:
+    where, parts, ratio = RUNS.get(run, (None, None, 1))
+    if run in BEGUN:
+        base, options = BEGUN[run]
+        torch.manual_seed(1)
+        lora = {"task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6, "target_modules": ALL} | options
+        model = get_peft_model(base_of(root / base, None), LoraConfig(**lora))
+    elif parts is None:
         model = PeftModel.from_pretrained(base_of(root / ADAPTERS[where][0], None), root / where, is_trainable=True)
     else:
         model = base_of(root / where, None)
@@ -198,7 +210,7 @@ def main():
         tensors = load_file(path)
         save_file({rename(key): value for key, value in tensors.items()}, path, metadata={"format": "pt"})
         expected[name] = expected["plain"]
-    (root / "trained.json").write_text(json.dumps({run: train(root, run, samples) for run in RUNS}, indent=2) + "\n")
+    (root / "trained.json").write_text(json.dumps({run: train(root, run, samples) for run in RUNS | BEGUN}, indent=2) + "\n")
     (root / "expected.json").write_text(json.dumps(expected, indent=2) + "\n")
 
 

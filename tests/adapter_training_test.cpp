@@ -39,6 +39,10 @@ Options options_from(const std::string& adapter) {
   return options;
 }
 
+// Those of the adapter "uneven".
+const std::vector<std::string> kRanks{"k_proj=5", "layers\\.1\\.mlp\\.up_proj=1", "model.layers.0.self_attn.q_proj=2"};
+const std::vector<std::string> kAlphas{"gate_proj=11", "layers\\.[0-9]+\\.self_attn\\.(q|v)_proj=3"};
+
 // What each stored run trains, as options.
 std::map<std::string, Options> runs() {
   std::map<std::string, Options> all;
@@ -49,6 +53,15 @@ std::map<std::string, Options> runs() {
   all["plain_plus"].lora_plus_ratio = 16;
   all["uneven_plus"] = options_from("uneven");
   all["uneven_plus"].lora_plus_ratio = 4;
+  for (const char* name : {"pissa", "olora", "pissa_uneven"}) {
+    Options& begun = all[name] = options_on(name == std::string("olora") ? "tied" : "own_head");
+    begun.lora_init = std::string(name).substr(0, 5);
+    begun.lora_rank = 3;
+    begun.lora_alpha = 6;
+  }
+  all["pissa_uneven"].lora_rslora = true;
+  all["pissa_uneven"].lora_rank_pattern = kRanks;
+  all["pissa_uneven"].lora_alpha_pattern = kAlphas;
   const auto full = [&](const char* name, const char* base, std::vector<std::string> train,
                         std::vector<std::string> freeze) {
     all[name] = options_on(base);
@@ -67,8 +80,11 @@ std::map<std::string, Options> runs() {
 
 constexpr double kRate = 1e-3;
 
-JobSpec job_of(const Options& options, int64_t passes) {
+// `cache` is for what adapters begin with.
+JobSpec job_of(Options options, int64_t passes, const TempDirectory& cache) {
+  options.cache_dir = cache.path() / "cache";
   JobSpec spec = make_job(options, Purpose::Train);
+  make_initial_halves(spec, {});
   spec.cut.passes = passes;
   spec.cut.micro_batch = std::ssize(samples_of_adapters()) / passes;
   spec.evaluate = true;
@@ -90,7 +106,8 @@ TEST(AdapterTraining, TenStepsOfEveryKindAreThoseOfPeft) {
   ASSERT_EQ(stored.size(), runs().size());
   for (const auto& [name, options] : runs())
     for (const int64_t passes : {1, 2}) {
-      TinySession session(job_of(options, passes), 1);
+      const TempDirectory cache;
+      TinySession session(job_of(options, passes, cache), 1);
       session.load();
       TinyTrainer trainer(session);
       for (int64_t number = 1; number <= 10; number++) {
@@ -109,7 +126,7 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
   for (const auto& [name, options] : runs()) {
     const TempDirectory directory;
     const auto out = directory.path() / "out", merged = directory.path() / "merged";
-    TinySession session(job_of(options, 1), 1);
+    TinySession session(job_of(options, 1, directory), 1);
     session.load();
     TinyTrainer trainer(session);
     for (int64_t number = 1; number <= 3; number++) trainer.step(samples, number, kRate);
@@ -121,11 +138,20 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
       EXPECT_NEAR(loss_of(written), loss, 1e-5) << name;
       continue;
     }
-    export_adapter(session, out, adapter_of(options), options.model);
+    export_adapter(session, out, written_adapter(options), options.model);
+    const auto saved = directory.path() / "saved";  // and so does its checkpoint
+    std::filesystem::create_directories(saved);
+    session.write(Task::Save, saved);
+    write_trained(
+        saved, session.spec().table, [](ParamId) { return DType::F32; }, saved / "adapter_model.safetensors",
+        &session.spec().sources);
+    EXPECT_EQ(read_tensors(saved / "adapter_model.safetensors"), read_tensors(out / "adapter_model.safetensors"))
+        << name;
     written.adapter = out.string();
     EXPECT_NEAR(loss_of(written), loss, 1e-5) << name;
-    // Training goes on from it, by the same rules.
-    EXPECT_EQ(make_job(written, Purpose::Train).table.count(true), session.spec().table.count(true)) << name;
+    // Training goes on from it, by the same rules; what was taken off is trained then as well.
+    const int64_t trained = make_job(written, Purpose::Train).table.count(true);
+    EXPECT_EQ(trained, session.spec().table.count(true) * (options.lora_init == "default" ? 1 : 2)) << name;
     Options again = options_on(std::filesystem::path(options.model).filename());
     take_adapter(again, adapter_of(written));
     Fields of_options = fields_of(make_job(again, Purpose::Train)),
@@ -146,7 +172,7 @@ TEST(AdapterTraining, WhatIsFrozenIsWrittenAsItWas) {
   const TempDirectory directory;
   Options options = runs().at("full_some");
   options.compute = "bf16";
-  TinySession session(job_of(options, 1), 1);
+  TinySession session(job_of(options, 1, directory), 1);
   session.load();
   TinyTrainer(session).step(samples_of_adapters(), 1, kRate);
   export_model(session, directory.path() / "out", options.model, Existing::Refuse);
@@ -163,8 +189,8 @@ TEST(AdapterTraining, OptionsMakeTheAdaptersOfPeft) {
   Options options = options_on("own_head");
   options.lora_rank = 3;
   options.lora_alpha = 6;
-  options.lora_rank_pattern = {"k_proj=5", "layers\\.1\\.mlp\\.up_proj=1", "model.layers.0.self_attn.q_proj=2"};
-  options.lora_alpha_pattern = {"gate_proj=11", "layers\\.[0-9]+\\.self_attn\\.(q|v)_proj=3"};
+  options.lora_rank_pattern = kRanks;
+  options.lora_alpha_pattern = kAlphas;
   Options stored = options_from("uneven");
   EXPECT_EQ(differences(fields_of(make_job(options, Purpose::Train)), fields_of(make_job(stored, Purpose::Train)),
                         kResultFields),
@@ -198,6 +224,19 @@ TEST(AdapterTraining, RulesThatMeanNothingAreRefused) {
   expect_refused(with("train_modules", "lm_head", "full"), "the model's head is its embedding, 'model.embed_tokens'");
   expect_refused(with("lora_plus_ratio", "16", "full"), "lora_plus_ratio: found 16, expected nothing");
   expect_refused(with("modules_to_save", "norm", "full"), "what train_modules names");
+}
+
+TEST(AdapterTraining, BeginningsThatCannotBeAreRefused) {
+  Options options = options_from("plain");
+  options.lora_init = "pissa";
+  expect_refused(options, "lora_init: found pissa, expected nothing: --adapter");
+  options = options_on("own_head");
+  options.lora_init = "olora";
+  options.lora_rank = 9;
+  expect_refused(options, "self_attn.k_proj' is 8 x 24, which has no 9 halves, expected a rank of at most 8");
+  options.lora_rank = 2;
+  options.init = "random";
+  expect_refused(options, "is drawn, expected a base whose files hold numbers");
 }
 
 // PEFT takes every module whose path ends with "norm" for saved; options mean the module of that name.

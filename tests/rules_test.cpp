@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "arranged.h"
+#include "temp_directory.h"
+#include "train/initial_halves.h"
+#include "train/principal_halves.h"
 
 namespace snug {
 namespace {
@@ -20,8 +23,13 @@ struct RulesCase {
       request.head_is_embedding = true;
     }
     spec.table = trained_parameters(spec.model, rules);
+    request.initial_halves = rules.init != LoraInit::Default;
     spec.sources = find_sources(spec.table, request);
     spec.numerics.base_format = base;
+    if (!spec.sources.initial_file) return spec;
+    static const TempDirectory directory;
+    const auto file = spec.sources.files[*spec.sources.initial_file] = directory.path() / name;
+    if (!is_file(file)) write_initial_halves(spec, file, {});
     return spec;
   }
 };
@@ -48,6 +56,10 @@ std::vector<RulesCase> cases() {
   together.modules_to_save = {"embed_tokens"};
   together.ensure_weight_tying = true;
   all.push_back({"tied", "qwen2_tied", {.adapter = together}});
+  PeftConfig begun = adapter({"q_proj", "v_proj", "gate_proj", "up_proj", "down_proj"});
+  all.push_back({"begun", "llama", {.adapter = begun, .init = LoraInit::Pissa}, BaseFormat::Int8});
+  begun.rank_pattern = {{pattern_of_ends("v_proj", "test"), 3}};
+  all.push_back({"begun unevenly", "qwen2_tied", {.adapter = begun, .init = LoraInit::Olora}});
   all.push_back({"linears", "qwen2_tied", {.train = {"k_proj", "layers.0.mlp.gate_proj"}}});
   all.push_back({"over codes", "llama", {.train = {"q_proj", "layers.1"}}, BaseFormat::Int8});
   all.push_back({"head", "llama", {.train = {"lm_head"}}});
@@ -76,6 +88,35 @@ TEST(Rules, ArrangementsChangeNoBit) {
         EXPECT_TRUE(train(one.job(), a) == expected) << one.name << ": " << to_string(a);
       }
     }
+}
+
+// Of a diagonal matrix the largest singular values are its largest entries, and the rest of it stays.
+TEST(PrincipalHalves, AreTheBestOfTheirRankOnAnyNumberOfThreads) {
+  constexpr int64_t rows = 70, cols = 50, rank = 3;
+  constexpr double scale = 2;
+  std::vector<float> values(rows * cols);
+  for (int64_t i = 0; i < cols; i++)
+    values[static_cast<size_t>(i * cols + (7 * i) % cols)] = i % 2 ? 1.0f : 30.0f - static_cast<float>(i);
+  const MatrixView w{values, rows, cols};
+  set_threads(1);
+  const LoraHalves halves = principal_halves(w, rank, scale, 42);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j++) {
+      double product = 0;
+      for (int64_t r = 0; r < rank; r++)
+        product += scale * static_cast<double>(halves.b[static_cast<size_t>(i * rank + r)]) *
+                   static_cast<double>(halves.a[static_cast<size_t>(r * cols + j)]);
+      const bool largest = i < 6 && i % 2 == 0;
+      EXPECT_NEAR(product, largest ? static_cast<double>(values[static_cast<size_t>(i * cols + j)]) : 0, 1e-4)
+          << i << " " << j;
+    }
+  set_threads(3);
+  const LoraHalves again = principal_halves(w, rank, scale, 42);
+  EXPECT_EQ(again.a, halves.a);
+  EXPECT_EQ(again.b, halves.b);
+  const LoraHalves nothing = principal_halves({std::vector<float>(rows * cols), rows, cols}, rank, scale, 42);
+  EXPECT_EQ(nothing.a, std::vector<float>(rank * cols));
+  EXPECT_EQ(nothing.b, std::vector<float>(rows * rank));
 }
 
 // Without layers to train the backward ends at the first that has something to train, or at the head.

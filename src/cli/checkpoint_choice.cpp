@@ -92,11 +92,17 @@ void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path
   fit_to_rules(model, rules);
   const ParamTable table = trained_parameters(model, rules);
   PendingDirectory pending(out, Existing::Replace);
-  write_trained(
-      checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);
+  const auto fp32 = [](ParamId) { return DType::F32; };
+  if (rules.init == LoraInit::Default) {
+    write_trained(checkpoint, table, fp32, pending.path() / kPeftWeightsFile);
+  } else {
+    const JobSpec spec = make_job(run, Purpose::Train);
+    make_initial_halves(spec, {});
+    write_trained(checkpoint, spec.table, fp32, pending.path() / kPeftWeightsFile, &spec.sources);
+  }
   if (!side_files.empty())
     for (const fs::path& file : files_but_weights(side_files)) fs::copy_file(file, pending.path() / file.filename());
-  if (!is_file(pending.path() / kPeftConfigFile)) write_adapter_config(pending.path(), *rules.adapter, run.model);
+  if (!is_file(pending.path() / kPeftConfigFile)) write_adapter_config(pending.path(), written_adapter(run), run.model);
   pending.publish();
 }
 

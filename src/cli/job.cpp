@@ -114,7 +114,9 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   if (const auto& stored = config.quantization;
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
+  request.initial_halves = spec.rules.init != LoraInit::Default;
   spec.sources = find_sources(spec.table, request);
+  place_initial_halves(spec, options);
   resolve_base(spec, options);
   note_other_base(spec, options);
   if (options.adapter.empty() && is_file(std::filesystem::path(options.model) / kPeftConfigFile))

@@ -303,6 +303,10 @@ std::vector<OptionSpec> training_specs() {
                   "ranks by linear, NAME=RANK: ends of names or expressions, the first that fits counts"),
       list_option("lora_alpha_pattern", &O::lora_alpha_pattern, "alphas by linear, NAME=ALPHA, likewise"),
       list_option("lora_layers", &O::lora_layers, "numbers of the layers that have adapters, such as 0,8-15 (all)"),
+      word_option(
+          "lora_init", &O::lora_init, {"default", "pissa", "olora"},
+          "what adapters begin with: A drawn and B zero; or the base's largest singular values or its QR halves, "
+          "which are taken off the base"),
       number_option("lora_plus_ratio", &O::lora_plus_ratio, 1e-3, 1e3,
                     "LoRA+: the rate of halves B, times that of all else; 16 is usual (1)"),
       list_option("modules_to_save", &O::modules_to_save,

@@ -49,6 +49,7 @@ struct Options {
   std::vector<std::string> lora_rank_pattern, lora_alpha_pattern;  // "NAME=NUMBER"; the first that fits counts
   std::vector<std::string> lora_layers;                            // "0", "4-7"; empty: all
   double lora_plus_ratio = 1;
+  std::string lora_init = "default";
   std::vector<std::string> modules_to_save;
   bool ensure_weight_tying = false;
   std::vector<std::string> train_modules, freeze;

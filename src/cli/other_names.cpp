@@ -32,7 +32,9 @@ constexpr std::string_view kGenerate = "it is a flag of 'snug generate' and 'snu
 
 constexpr std::string_view kRevision = "the cache's snapshot of branch main is read; the directory of another names it";
 constexpr std::string_view kRope = "positions are rotated as the model's config.json says";
-constexpr std::string_view kInit = "adapters begin as LoRA's do: A drawn from the seed, B zero";
+constexpr std::string_view kInit = "'default' (A drawn from the seed, B zero), 'pissa' or 'olora'";
+constexpr std::string_view kNewTokens =
+    "tokens are not added, nor rows of an embedding trained alone, in this version yet";
 
 constexpr OtherName kNames[] = {
     // ---- Model and files
@@ -205,8 +207,17 @@ constexpr OtherName kNames[] = {
     {"target_modules", "lora_targets", ""},
     {"lora_target_linear", "lora_targets", "'all' (the default)"},
     {"use_rslora", "lora_rslora", ""},
-    {"pissa_init", "", kInit},
-    {"init_lora_weights", "", kInit},
+    {"pissa_init", "lora_init", "'pissa'"},
+    {"pissa_iter", "", "PiSSA's halves are found by 16 iterations in a subspace that is wider by 16"},
+    {"pissa_convert", "", "adapters of PiSSA are written as plain LoRA of twice the rank, always"},
+    {"init_lora_weights", "lora_init", kInit},
+    {"peft_init_lora_weights", "lora_init", kInit},
+    {"add_special_tokens", "", kNewTokens},
+    {"new_special_tokens", "", kNewTokens},
+    {"resize_vocab", "", kNewTokens},
+    {"trainable_token_indices", "", kNewTokens},
+    {"lora_dora", "", "DoRA is not supported yet in this version"},
+    {"peft_use_dora", "", "DoRA is not supported yet in this version"},
     {"freeze_trainable_layers", "train_modules", "with --method full: the last two of 32 layers are 'layers.30-31'"},
     {"freeze_trainable_modules", "train_modules", "with --method full: names of modules such as 'layers.0.mlp'"},
     {"freeze_extra_modules", "train_modules", "with --method full, beside the layers: 'embed_tokens,norm'"},

@@ -2,10 +2,18 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numbers>
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/say.h"
+#include "cli/cache.h"
+#include "cli/launch.h"
 #include "model/model_config.h"
+#include "train/initial_halves.h"
+#include "train/principal_halves.h"
 
 namespace snug {
 namespace {
@@ -14,10 +22,10 @@ constexpr int64_t kMostRank = 1 << 16;
 constexpr double kMostAlpha = 1e6;
 
 // Names the options of what a method trains.
-constexpr std::array<const char*, 11> kLoraKeys{"lora_rank",       "lora_alpha",        "lora_rslora",
-                                                "lora_dropout",    "lora_targets",      "lora_rank_pattern",
-                                                "lora_layers",     "modules_to_save",   "ensure_weight_tying",
-                                                "lora_plus_ratio", "lora_alpha_pattern"};
+constexpr std::array<const char*, 12> kLoraKeys{"lora_init",           "lora_rank",       "lora_alpha",
+                                                "lora_rslora",         "lora_dropout",    "lora_targets",
+                                                "lora_rank_pattern",   "lora_layers",     "modules_to_save",
+                                                "ensure_weight_tying", "lora_plus_ratio", "lora_alpha_pattern"};
 constexpr std::array<const char*, 2> kFullKeys{"train_modules", "freeze"};
 
 // Reads "NAME=NUMBER" entries of an option.
@@ -150,7 +158,8 @@ void refuse_other_rules(Options options) {
       user_error("{}: found {}, expected nothing: --method full trains all weights, or what train_modules names", key,
                  found);
     if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
-    if (key == std::string_view("lora_plus_ratio")) continue;  // no adapter says it
+    if (key == std::string_view("lora_plus_ratio") || key == std::string_view("lora_init"))
+      continue;  // judged by itself
     user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
   }
 }
@@ -200,12 +209,29 @@ void take_adapter(Options& options, const PeftConfig& adapter) {
   options.ensure_weight_tying = adapter.ensure_weight_tying;
 }
 
+PeftConfig written_adapter(const Options& options) {
+  PeftConfig adapter = adapter_of(options);
+  if (options.lora_init == "default") return adapter;
+  const double factor = adapter.rslora ? std::numbers::sqrt2 : 2;
+  adapter.rank *= 2;
+  adapter.alpha *= factor;
+  for (auto& [pattern, rank] : adapter.rank_pattern) rank *= 2;
+  for (auto& [pattern, alpha] : adapter.alpha_pattern) alpha *= factor;
+  return adapter;
+}
+
 ParamRules rules_of(const Options& options) {
   if (options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   refuse_other_rules(options);
   if (options.method == "full") return {.train = options.train_modules, .freeze = options.freeze};
-  return {.adapter = adapter_of(options), .lora_plus_ratio = options.lora_plus_ratio};
+  if (options.lora_init != "default" && !options.adapter.empty())
+    user_error("lora_init: found {}, expected nothing: --adapter {} says what the adapter begins with",
+               options.lora_init, options.adapter);
+  const LoraInit init = options.lora_init == "pissa"   ? LoraInit::Pissa
+                        : options.lora_init == "olora" ? LoraInit::Olora
+                                                       : LoraInit::Default;
+  return {.adapter = adapter_of(options), .init = init, .lora_plus_ratio = options.lora_plus_ratio};
 }
 
 void fit_to_rules(ModelSpec& model, const ParamRules& rules) {
@@ -223,6 +249,55 @@ void refuse_to_train(const AdapterFiles& files, const PeftConfig& adapter) {
           files.index.files()[0].string(), param);
 }
 
+namespace {
+
+// Returns the host memory that computing the halves takes, one linear at a time, before a run reserves its own.
+uint64_t initial_bytes(const JobSpec& spec) {
+  uint64_t most = 0;
+  for (const LayerParams& layer : spec.table.layers)
+    for (const Linear* linear : layer.linears())
+      for (const LoraPart& part : linear->lora.parts)
+        most = std::max(most, halves_bytes(part.row_end - part.row_begin, linear->in, part.rank));
+  return most;
+}
+
+}  // namespace
+
+void place_initial_halves(JobSpec& spec, const Options& options) {
+  WeightSources& sources = spec.sources;
+  if (!sources.initial_file) return;
+  for (size_t i = 0; i < spec.table.params.size(); i++)
+    if (spec.table.params[i].linear && !std::holds_alternative<TensorPlace>(sources.params[i]))
+      user_error("lora_init {}: '{}' is {}, expected a base whose files hold numbers", name(spec.rules.init),
+                 spec.table.params[i].name,
+                 std::holds_alternative<RandomFill>(sources.params[i]) ? "drawn" : "stored as codes");
+  if (const uint64_t bytes = initial_bytes(spec); options.host_memory && bytes > *options.host_memory)
+    throw CapacityError(fmt::format("lora_init {}: takes {} of host memory to compute, found host_memory {}",
+                                    name(spec.rules.init), format_size(bytes), format_size(*options.host_memory)));
+  if (sources.assumed) return;
+  std::string key =
+      fmt::format("{} {} {}", name(spec.rules.init), options.seed, hex(*hash_of_base(spec.table, sources)));
+  for (const LayerParams& layer : spec.table.layers)
+    for (const Linear* linear : layer.linears())
+      for (const LoraPart& part : linear->lora.parts)
+        key += fmt::format(" {} {} {}", spec.table[part.b].name, part.rank, part.scale);
+  const std::filesystem::path cache = cache_directory(options, "lora_init: is computed once of the base's weights");
+  sources.files[*sources.initial_file] = cache / fmt::format("halves-{:016x}.safetensors", hash_of(key));
+}
+
+void make_initial_halves(const JobSpec& spec, const Heartbeat& heartbeat) {
+  if (!spec.sources.initial_file) return;
+  const std::filesystem::path& file = spec.sources.files[*spec.sources.initial_file];
+  std::filesystem::path lock = file;
+  lock += ".lock";
+  const FileLock held = FileLock::alone(lock, kOtherCache);
+  if (is_file(file)) return;
+  if (is_first_process())
+    say(fmt::format("lora_init {}: computes what adapters begin with, once: {}\n", name(spec.rules.init),
+                    file.string()));
+  write_initial_halves(spec, file, heartbeat);
+}
+
 void note_rules(JobSpec& spec, bool tied) {
   const std::optional<PeftConfig>& adapter = spec.rules.adapter;
   if (!adapter) return;
@@ -232,6 +307,16 @@ void note_rules(JobSpec& spec, bool tied) {
         "'{}' was the head too: modules_to_save makes each a matrix of its own, as PEFT does, and the model is no "
         "longer tied; --ensure-weight-tying keeps one",
         spec.model.embedding));
+  if (spec.rules.init != LoraInit::Default)
+    notes.push_back(fmt::format(
+        "lora_init {}: what adapters begin with is taken off the base, which stays as it is; they are written with "
+        "twice "
+        "the rank, of which one half takes it off, and load as plain LoRA; computing them takes {} of host memory, "
+        "once, "
+        "before the run takes its own{}",
+        name(spec.rules.init), format_size(initial_bytes(spec)),
+        spec.numerics.quantized_base() ? "; the base is quantised whole, where PEFT would quantise what is left of it"
+                                       : ""));
   const bool saved = saves_whole(*adapter, spec.model.embedding) || saves_whole(*adapter, spec.model.head);
   if (adapter->ensure_weight_tying && !(tied && saved))
     notes.push_back(

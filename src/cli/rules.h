@@ -9,6 +9,9 @@ namespace snug {
 
 // Returns the adapter that is trained: that of --adapter, or of the lora options.
 PeftConfig adapter_of(const Options& options);
+// Returns the configuration that is written: of one that begins with parts of the base, twice the rank at the same
+// scale.
+PeftConfig written_adapter(const Options& options);
 // Sets the lora options to those of the adapter.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
@@ -21,6 +24,12 @@ void fit_to_rules(ModelSpec& model, const ParamRules& rules);
 
 // Refuses to train what an adapter's files hold besides its halves and the modules that it says are trained whole.
 void refuse_to_train(const AdapterFiles& files, const PeftConfig& adapter);
+
+// Sets the path of the file of a job's initial halves, in the cache, where the job has one and the base's files are
+// there.
+void place_initial_halves(JobSpec& spec, const Options& options);
+// Computes that file unless it is there. The first process says so.
+void make_initial_halves(const JobSpec& spec, const Heartbeat& heartbeat);
 
 // Adds lines on what the rules make of the model. `tied` says whether the head was the embedding before.
 void note_rules(JobSpec& spec, bool tied);

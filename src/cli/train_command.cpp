@@ -161,7 +161,7 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
                   const Heartbeat& heartbeat) {
   PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
   if (options.method == "lora")
-    write_adapter_config(pending.path(), adapter_of(options), base_of(options));
+    write_adapter_config(pending.path(), written_adapter(options), base_of(options));
   else
     write_side_files(pending.path(), options.model, spec, heartbeat);
   write_extra(pending.path());
@@ -193,7 +193,7 @@ std::string trained_parts(const Options& options) { return options.method == "lo
 void export_result(Session& session, const Options& options, const WriteExtraFiles& write_extra) {
   const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
   if (options.method == "lora")
-    export_adapter(session, out, adapter_of(options), base_of(options), write_extra);
+    export_adapter(session, out, written_adapter(options), base_of(options), write_extra);
   else
     export_model(session, out, options.model, Existing::Replace, write_extra);
 }
@@ -427,6 +427,7 @@ int train_command(Options options, const CommandFlags& flags) {
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
   require_fit(planned, options);
+  make_initial_halves(planned.spec, heartbeat);
   guard.hold();
   fields.push_back(weights_field(planned.spec, heartbeat));
   Run run{options,

@@ -16,13 +16,24 @@ AdaptedParts parts_of(const Linear& linear) {
   return parts;
 }
 
-// Return the adapter's halves of all parts, to be read.
-Operand lora_a(Builder& b, const Linear& linear) {
-  return read(b.placement().weight(linear.lora.a, static_cast<int>(linear.lora.parts.size())));
+// Return the adapter's halves of `count` parts from the first on, to be read: with what is taken off of them below
+// each A, and beside each B.
+Operand lora_a(Builder& b, const Lora& lora, size_t first, size_t count) {
+  return read(b.placement().weight(lora.a_of(first), static_cast<int>(count) * lora.pieces()));
 }
-Operand lora_b(Builder& b, const Linear& linear) {
-  return read(b.placement().weight(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())));
+Operand lora_b(Builder& b, const Lora& lora, size_t first, size_t count) {
+  const Operand own = read(b.placement().weight(lora.parts[first].b, static_cast<int>(count)));
+  if (lora.initial_b == kNoParam) return own;
+  const ParamId initial = lora.initial_b + static_cast<ParamId>(first);
+  const int64_t rank = own.shape.cols();
+  const Operand both = b.emitter().tensor("lora_b.both", b.compute(), {own.shape.rows(), 2 * rank}, Role::Weight);
+  b.emitter().op("lora_b.own", Copy{}, {own, write(columns(both, 0, rank))});
+  b.emitter().op("lora_b.initial", Copy{},
+                 {read(b.placement().weight(initial, static_cast<int>(count))), write(columns(both, rank, 2 * rank))});
+  return read(both);
 }
+Operand lora_a(Builder& b, const Linear& linear) { return lora_a(b, linear.lora, 0, linear.lora.parts.size()); }
+Operand lora_b(Builder& b, const Linear& linear) { return lora_b(b, linear.lora, 0, linear.lora.parts.size()); }
 
 bool drops_input(const Builder& b, const Linear& linear) { return b.dropout_seed() && linear.lora.dropout > 0; }
 Dropout dropout_of(const Builder& b, const Linear& linear) {
@@ -60,9 +71,8 @@ class AdapterInputNode : public Node {
     for (size_t i = 0; i < lora.parts.size(); i++) {
       const LoraPart& part = lora.parts[i];
       b.emitter().op(site, Gemm{.transpose_b = true, .alpha = part.scale},
-                     {x, read(b.placement().weight(lora.a + static_cast<ParamId>(i), 1)),
-                      columns(xa, column, column + part.rank)});
-      column += part.rank;
+                     {x, lora_a(b, lora, i, 1), columns(xa, column, column + lora.width(part))});
+      column += lora.width(part);
     }
   }
 
@@ -200,13 +210,14 @@ void LinearNode::multiply_adapter(Builder& b, const std::string& site, bool back
   const auto clear_to = [&](int64_t end) {
     if (end > row) e.op(site, Fill{}, {write(columns(y, row, end))});
   };
-  for (const LoraPart& part : lora.parts) {
+  for (size_t i = 0; i < lora.parts.size(); i++) {
+    const LoraPart& part = lora.parts[i];
     clear_to(part.row_begin);
     e.op(site, Gemm{.transpose_b = true},
-         {columns(adapter.u, column, column + part.rank), read(b.placement().weight(part.b, 1)),
+         {columns(adapter.u, column, column + lora.width(part)), lora_b(b, lora, i, 1),
           write(columns(y, part.row_begin, part.row_end))});
     row = part.row_end;
-    column += part.rank;
+    column += lora.width(part);
   }
   clear_to(y.shape.cols());
 }
@@ -250,24 +261,36 @@ Operand LinearNode::adapter_gradient(Builder& b) {
   const Lora& lora = linear_.lora;
   const Operand xa = read(b.use(*xa_)), dy = b.gradient(outputs[0]);
   const Operand dxa = b.emitter().tensor("d" + linear_.site + ".xa", b.compute(), xa.shape);
-  const std::string site = linear_.site + ".lora.backward";
   if (lora.even()) {
-    b.emitter().op(site, AdapterBackward{lora.parts[0].scale, parts_of(linear_)},
-                   {dy, lora_b(b, linear_), xa, write(dxa),
-                    write(b.placement().gradient(lora.parts[0].b, static_cast<int>(lora.parts.size())))});
+    emit_adapter_backward(b, 0, lora.parts.size(), parts_of(linear_), dy, xa, write(dxa));
     return dxa_.emplace(read(dxa));
   }
   int64_t column = 0;
-  for (const LoraPart& part : lora.parts) {
-    const int64_t end = column + part.rank;
+  for (size_t i = 0; i < lora.parts.size(); i++) {
+    const int64_t end = column + lora.width(lora.parts[i]);
     AdaptedParts rows;
-    rows.begin[0] = part.row_begin, rows.end[0] = part.row_end;
-    b.emitter().op(site, AdapterBackward{part.scale, rows},
-                   {dy, read(b.placement().weight(part.b, 1)), read(columns(xa, column, end)),
-                    write(columns(dxa, column, end)), write(b.placement().gradient(part.b, 1))});
+    rows.begin[0] = lora.parts[i].row_begin, rows.end[0] = lora.parts[i].row_end;
+    emit_adapter_backward(b, i, 1, rows, dy, read(columns(xa, column, end)), write(columns(dxa, column, end)));
     column = end;
   }
   return dxa_.emplace(read(dxa));
+}
+
+void LinearNode::emit_adapter_backward(Builder& b, size_t first, size_t count, const AdaptedParts& parts,
+                                       const Operand& dy, const Operand& xa, const Operand& dxa) const {
+  Emitter& e = b.emitter();
+  const Lora& lora = linear_.lora;
+  const std::string site = linear_.site + ".lora.backward";
+  const AdapterBackward attributes{lora.parts[first].scale, parts};
+  const Operand v = lora_b(b, lora, first, count),
+                db = b.placement().gradient(lora.parts[first].b, static_cast<int>(count));
+  if (lora.initial_b == kNoParam) {
+    e.op(site, attributes, {dy, v, xa, dxa, write(db)});
+    return;
+  }
+  const Operand both = e.tensor("d" + linear_.site + ".lora_b", b.compute(), v.shape, Role::Gradient);
+  e.op(site, attributes, {dy, v, xa, dxa, write(both)});
+  e.op(site + ".own", Copy{}, {read(columns(both, 0, db.shape.cols())), write(db)});
 }
 
 void LinearNode::parameter_gradients(Builder& b) {
@@ -275,8 +298,16 @@ void LinearNode::parameter_gradients(Builder& b) {
   const Operand dy = b.gradient(outputs[0]);
   if (const Lora& lora = linear_.lora; !lora.parts.empty()) {
     const Operand x = read(b.use(dropped_.value_or(x_))), dxa = adapter_gradient(b);
-    e.op(linear_.site + ".lora_da", Gemm{.transpose_a = true},
-         {dxa, x, write(b.placement().gradient(lora.a, static_cast<int>(lora.parts.size())))});
+    const std::string site = linear_.site + ".lora_da";
+    if (lora.initial_b == kNoParam)
+      e.op(site, Gemm{.transpose_a = true},
+           {dxa, x, write(b.placement().gradient(lora.a, static_cast<int>(lora.parts.size())))});
+    int64_t column = 0;
+    for (size_t i = 0; lora.initial_b != kNoParam && i < lora.parts.size(); i++) {
+      e.op(site, Gemm{.transpose_a = true},
+           {columns(dxa, column, column + lora.parts[i].rank), x, write(b.placement().gradient(lora.a_of(i), 1))});
+      column += lora.width(lora.parts[i]);
+    }
   }
   int64_t row = 0;
   for (int first = 0, end = 0; first < linear_.count; first = end) {

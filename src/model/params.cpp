@@ -17,8 +17,12 @@ constexpr std::string_view kLoraB = ".lora_B.weight";
 
 class TableBuilder {
  public:
-  TableBuilder(const ModelSpec& model, const PeftConfig* adapter, bool trainable)
-      : model_(model), adapter_(adapter), base_trainable_(trainable && !adapter), adapter_trainable_(trainable) {}
+  TableBuilder(const ModelSpec& model, const PeftConfig* adapter, bool trainable, LoraInit init = LoraInit::Default)
+      : model_(model),
+        adapter_(adapter),
+        base_trainable_(trainable && !adapter),
+        adapter_trainable_(trainable),
+        initial_(init != LoraInit::Default) {}
 
   ParamTable build() {
     table_.head_tensor = model_.head;
@@ -117,6 +121,14 @@ class TableBuilder {
       spec.trainable = adapter_trainable_;
       return id;
     };
+    const auto add_initial = [&](const std::string& module, LoraHalf half, const Shape& shape, bool joined) {
+      const ParamId id = add_half(module, half, shape, joined);
+      ParamSpec& spec = table_.params.back();
+      spec.name.replace(spec.name.rfind('.'), std::string::npos, ".initial");
+      spec.trainable = false;
+      spec.taken_off = true;
+      return id;
+    };
     std::vector<std::string> modules;  // by part of the adapter
     int64_t row = 0;
     for (const LinearPart& part : parts) {
@@ -126,6 +138,7 @@ class TableBuilder {
       if (!target) continue;
       const ParamId a = add_half(part.module, LoraHalf::A, {target->rank, in}, lora.a != kNoParam);
       if (lora.a == kNoParam) lora.a = a;
+      if (initial_) add_initial(part.module, LoraHalf::A, {target->rank, in}, true);
       lora.parts.push_back({begin, row, kNoParam, target->rank, static_cast<float>(target->scale)});
       modules.push_back(part.module);
     }
@@ -133,16 +146,30 @@ class TableBuilder {
       LoraPart& part = lora.parts[i];
       part.b = add_half(modules[i], LoraHalf::B, {part.row_end - part.row_begin, part.rank}, i > 0);
     }
+    for (size_t i = 0; initial_ && i < modules.size(); i++) {
+      const LoraPart& part = lora.parts[i];
+      const int64_t rows = part.row_end - part.row_begin;
+      if (part.rank > std::min(in, rows))
+        user_error("lora_init: '{}{}' is {} x {}, which has no {} halves, expected a rank of at most {}", prefix,
+                   modules[i], rows, in, part.rank, std::min(in, rows));
+      const ParamId id = add_initial(modules[i], LoraHalf::B, {rows, part.rank}, i > 0);
+      if (i == 0) lora.initial_b = id;
+    }
     return lora;
   }
 
   const ModelSpec& model_;
   const PeftConfig* adapter_;
-  bool base_trainable_, adapter_trainable_;
+  bool base_trainable_, adapter_trainable_, initial_;
   ParamTable table_;
 };
 
 }  // namespace
+
+std::string_view name(LoraInit init) {
+  constexpr std::array<std::string_view, 3> kNames{"default", "pissa", "olora"};
+  return kNames[static_cast<size_t>(init)];
+}
 
 bool Lora::even() const {
   return std::ranges::all_of(
@@ -151,7 +178,7 @@ bool Lora::even() const {
 
 int64_t Lora::columns() const {
   int64_t sum = 0;
-  for (const LoraPart& part : parts) sum += part.rank;
+  for (const LoraPart& part : parts) sum += width(part);
   return sum;
 }
 
@@ -234,7 +261,7 @@ class RuleBook {
   }
 
   ParamRule rule_of(const ParamSpec& param) const {
-    if (param.adapter) return {true, param.name.ends_with(kLoraB) ? rules_.lora_plus_ratio : 1};
+    if (param.adapter) return {!param.taken_off, param.name.ends_with(kLoraB) ? rules_.lora_plus_ratio : 1};
     if (!rules_.adapter)
       return {(rules_.train.empty() || train_.contains(param.name)) && !freeze_.contains(param.name)};
     // A head that is the embedding has no parameter of its own.
@@ -274,6 +301,7 @@ std::vector<std::string> parameters_named(const ModelSpec& model, const std::str
 
 ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
   ParamTable table = rules.adapter ? lora_parameters(model, *rules.adapter, true) : full_parameters(model, true);
+  if (rules.init != LoraInit::Default) table = TableBuilder(model, &rules.adapter.value(), true, rules.init).build();
   const RuleBook book(model, rules);
   for (ParamSpec& param : table.params) {
     const ParamRule rule = book.rule_of(param);

@@ -29,12 +29,13 @@ struct ParamSpec {
   Shape shape;
   int group = 0;  // its index in ParamTable::groups
   bool trainable = false;
-  bool decay = false;    // weight decay applies: all but norms and biases
-  double rate = 1;       // by which the learning rate is multiplied
-  float initial = 0;     // an untrained vector holds it
-  bool joined = false;   // its bytes follow the previous parameter's without a gap
-  bool adapter = false;  // belongs to the adapter's files
-  bool linear = false;   // the weight of a layer's linear, which a quantised base holds in fewer bits
+  bool decay = false;      // weight decay applies: all but norms and biases
+  double rate = 1;         // by which the learning rate is multiplied
+  float initial = 0;       // an untrained vector holds it
+  bool joined = false;     // its bytes follow the previous parameter's without a gap
+  bool adapter = false;    // belongs to the adapter's files
+  bool taken_off = false;  // is a half with which an adapter began, and which is taken off
+  bool linear = false;     // the weight of a layer's linear, which a quantised base holds in fewer bits
 };
 
 // Describes low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
@@ -47,10 +48,17 @@ struct LoraPart {
 struct Lora {
   ParamId a = kNoParam;  // the first of parts.size() joined parameters [rank, in]
   std::vector<LoraPart> parts{};
+  // Adapters that begin with parts of the base have what they began with taken off: y += scale x (A^T B^T - A0^T B0^T).
+  // Each A is then followed by its A0, joined to it; here is the first of parts.size() joined parameters -B0.
+  ParamId initial_b = kNoParam;
+  int pieces() const { return initial_b == kNoParam ? 1 : 2; }
+  ParamId a_of(size_t part) const { return a + static_cast<ParamId>(part) * pieces(); }
+  // Returns how many columns of x A^T a part has.
+  int64_t width(const LoraPart& part) const { return part.rank * pieces(); }
   double dropout = 0;  // the share of its input that is dropped in training
   // Returns whether all parts have one rank and one scale.
   bool even() const;
-  int64_t columns() const;  // returns the width of x A^T, the sum of the parts' ranks
+  int64_t columns() const;  // returns the width of x A^T, the sum of the parts' widths
 };
 
 // Describes one product y = x W^T (+ bias), over parameters whose rows lie one after the other (q, k and v; gate and
@@ -114,12 +122,18 @@ ParamTable full_parameters(const ModelSpec& model, bool trainable);
 // linear is adapted.
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
 
+// Says with what an adapter begins: with A drawn and B zero, or with halves of the base's own weights, which are taken
+// off (train/principal_halves.h).
+enum class LoraInit : uint8_t { Default, Pissa, Olora };
+std::string_view name(LoraInit init);
+
 // Says which parameters a job trains, and how.
 struct ParamRules {
   // Has low-rank halves, which are trained, and names modules that are trained whole beside them. Without an adapter
   // the model's own parameters are trained.
   std::optional<PeftConfig> adapter{};
   std::vector<std::string> train{}, freeze{};  // without an adapter: what alone is trained, and what is not
+  LoraInit init = LoraInit::Default;           // of a fresh adapter
   double lora_plus_ratio = 1;  // the rate of halves B, by that of all else (LoRA+, Hayou et al., arXiv:2402.12354)
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "backend/master.h"
 #include "base/disk.h"
@@ -97,6 +98,38 @@ void copy_values(File& out, uint64_t offset, const WeightSources& base, ParamId 
   }
 }
 
+// Returns what is taken off, by the half that is trained: A as it began, and -B.
+std::map<ParamId, ParamId> initial_halves(const ParamTable& table) {
+  std::map<ParamId, ParamId> began;
+  for (const LayerParams& layer : table.layers)
+    for (const Linear* linear : layer.linears())
+      for (size_t i = 0; linear->lora.initial_b != kNoParam && i < linear->lora.parts.size(); i++) {
+        began[linear->lora.a_of(i)] = linear->lora.a_of(i) + 1;
+        began[linear->lora.parts[i].b] = linear->lora.initial_b + static_cast<ParamId>(i);
+      }
+  return began;
+}
+
+std::vector<float> initial_values(const WeightSources& sources, ParamId id, int64_t count) {
+  const auto& place = std::get<TensorPlace>(sources.params[static_cast<size_t>(id)]);
+  std::vector<float> values(static_cast<size_t>(count));
+  File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered)
+      .read(place.offset, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+// Returns a half and what is taken off of it: one below the other, or row by row side by side.
+std::vector<float> joined(const std::vector<float>& own, const std::vector<float>& other, const ParamSpec& param,
+                          const Shape& shape) {
+  const int64_t run = shape.rows() > param.shape.rows() ? param.shape.count() : param.shape.cols();
+  std::vector<float> both;
+  for (auto begin = static_cast<std::ptrdiff_t>(0); begin < std::ssize(own); begin += run) {
+    both.insert(both.end(), own.begin() + begin, own.begin() + begin + run);
+    both.insert(both.end(), other.begin() + begin, other.begin() + begin + run);
+  }
+  return both;
+}
+
 }  // namespace
 
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
@@ -105,19 +138,23 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   const TrainedValues source(checkpoint, heartbeat);
   std::vector<ParamId> ids;
   std::vector<SafetensorsTensor> tensors;
+  const bool adapter = std::ranges::any_of(table.params, &ParamSpec::adapter);
+  const std::map<ParamId, ParamId> began = initial_halves(table);
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
-    if (!param.trainable && !base) continue;
+    if (!param.trainable && (!base || adapter)) continue;
     if (!param.trainable && !std::holds_alternative<TensorPlace>(base->params[i]))
       user_error(
           "{}: '{}' is not trained, and no file holds it as numbers: the run's result has it, its checkpoints not",
           checkpoint.string(), param.name);
     const auto id = static_cast<ParamId>(i);
     const bool whole = param.shape.rank > 0 && param.stored.rows == param.shape[0];
+    Shape shape = param.shape;
+    if (began.contains(id)) shape.dims[param.name.ends_with(".lora_A.weight") ? 0 : 1] *= 2;
     for (std::string& name :
-         base ? std::vector{whole ? param.stored.tensor : param.name} : names_in_adapter(table, id)) {
+         adapter ? names_in_adapter(table, id) : std::vector{whole ? param.stored.tensor : param.name}) {
       ids.push_back(id);
-      tensors.push_back({std::move(name), dtype(id), param.shape});
+      tensors.push_back({std::move(name), dtype(id), shape});
     }
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
@@ -130,6 +167,13 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     if (!table[ids[i]].trainable) {
       const uint64_t bytes = static_cast<uint64_t>(count) * element_bytes(tensors[i].dtype);
       copy_values(out, layout.offset[i], *base, ids[i], bytes, heartbeat);
+      continue;
+    }
+    if (const auto initial = began.find(ids[i]); initial != began.end()) {
+      const std::vector<float> own = source.read(table[ids[i]].name, {0, count}),
+                               other = initial_values(*base, initial->second, count);
+      write_as<float>(out, layout.offset[i], joined(own, other, table[ids[i]], tensors[i].shape), tensors[i].name);
+      call(heartbeat);
       continue;
     }
     for (int64_t begin = 0; begin < count; begin += kChunk) {

@@ -235,7 +235,7 @@ class Compiler {
     lower_restore(job_, add(Task::Restore), saved);
     result_.restored_files = saved.files;
     const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
-    for_both_buffers([&] { export_as(adapters ? adapter_output(job_) : whole_model()); });
+    for_both_buffers([&] { export_as(adapters ? adapter_output(job_, spec_.sources) : whole_model()); });
   }
 
   Output whole_model() const { return model_output(job_, spec_.sources, spec_.export_dtype, kShardBytes); }

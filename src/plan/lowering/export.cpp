@@ -39,6 +39,16 @@ std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   return adapters;
 }
 
+// Returns -B as it began by the B that is trained, where adapters begin with parts of the base.
+std::map<ParamId, ParamId> initial_halves_b(const ParamTable& table) {
+  std::map<ParamId, ParamId> initial;
+  for (const LayerParams& layer : table.layers)
+    for (const Linear* linear : layer.linears())
+      for (size_t i = 0; linear->lora.initial_b != kNoParam && i < linear->lora.parts.size(); i++)
+        initial[linear->lora.parts[i].b] = linear->lora.initial_b + static_cast<ParamId>(i);
+  return initial;
+}
+
 // Holds tensors to be written, each with the transfers that fill it and the element with which each of these begins.
 struct FileTensors {
   std::vector<SafetensorsTensor> tensors;
@@ -111,6 +121,10 @@ class Export {
 
   Stored stored(ParamId id) {
     if (last_ == id) return last_stored_;
+    if (const auto initial = initial_b_.find(id); initial != initial_b_.end()) {
+      last_ = id;
+      return last_stored_ = {flat(joined_halves(id, initial->second))};
+    }
     const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, in_segment = job_.layout().holds(id);
     if (in_segment && !quantized && !merged(id)) return stored_of(id);
     const std::string before = e_.scope();
@@ -125,6 +139,22 @@ class Export {
     e_.scope(before);
     last_ = id;
     return last_stored_ = {flat(values)};
+  }
+
+  // Returns B, in fp32, and beside it -B as it began.
+  Operand joined_halves(ParamId b, ParamId initial) {
+    const std::string before = e_.scope();
+    e_.scope(job_.table[b].name);
+    const Shape& shape = job_.table[b].shape;
+    const int64_t rank = shape.cols();
+    const Operand both = e_.tensor("both", DType::F32, {shape.rows(), 2 * rank}, Role::Staging);
+    const Operand own = in_fp32("b", b, stored_of(b)),
+                  began = from_file("began", std::get<TensorPlace>(sources_.params[static_cast<size_t>(initial)]), 0,
+                                    shape, DType::F32);
+    e_.op("own", Copy{}, {read(own), write(columns(both, 0, rank))});
+    e_.op("began", Copy{}, {read(began), write(columns(both, rank, 2 * rank))});
+    e_.scope(before);
+    return both;
   }
 
   Stored stored_of(ParamId id) {
@@ -175,6 +205,7 @@ class Export {
   Emitter e_;
   int64_t first_source_ = 0;  // the first of the program's files that is read
   std::map<ParamId, Adapter> adapters_ = find_adapters(job_.table);
+  std::map<ParamId, ParamId> initial_b_ = initial_halves_b(job_.table);
   std::map<std::pair<int, SegmentKind>, Whole> whole_;
   ParamId last_ = kNoParam;  // the parameter whose values were computed last
   Stored last_stored_;
@@ -182,19 +213,37 @@ class Export {
 
 }  // namespace
 
-Output adapter_output(const JobContext& job) {
-  std::vector<SafetensorsTensor> tensors;
-  std::vector<Transfer> transfers;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const ParamSpec& param = job.table.params[i];
+Output adapter_output(const JobContext& job, const WeightSources& sources) {
+  const ParamTable& table = job.table;
+  const std::map<ParamId, ParamId> initial = initial_halves_b(table);
+  FileTensors files;
+  for (size_t i = 0; i < table.params.size(); i++) {
+    const auto id = static_cast<ParamId>(i);
+    const ParamSpec& param = table[id];
     if (!param.trainable) continue;
-    for (std::string& name : names_in_adapter(job.table, static_cast<ParamId>(i))) {
-      tensors.push_back({std::move(name), DType::F32, param.shape});
-      transfers.push_back(all_of(param.shape, static_cast<ParamId>(i)));
-      transfers.back().place.dtype = DType::F32;
+    // A lies above A as it began, and B beside -B as it began.
+    const bool is_b = initial.contains(id), is_a = !is_b && i + 1 < table.params.size() && table[id + 1].taken_off;
+    Shape shape = param.shape;
+    if (is_b) shape.dims[1] *= 2;
+    for (const std::string& name : names_in_adapter(table, id)) {
+      const int64_t rows = shape[0];
+      files.add({name, 0, is_a ? 2 * rows : rows}, shape, DType::F32, all_of(shape, id));
+      if (!is_a) continue;
+      Transfer began = all_of(shape, id + 1);
+      began.source = std::get<TensorPlace>(sources.params[i + 1]);
+      files.add({name, rows, 2 * rows}, shape, DType::F32, began);
     }
   }
-  return one_file("adapter_model.safetensors", tensors, std::move(transfers));
+  Output output;
+  output.files.names = {"adapter_model.safetensors"};
+  output.files.layouts = {layout_safetensors(files.tensors)};
+  for (size_t i = 0; i < files.tensors.size(); i++)
+    for (auto& [first, transfer] : files.transfers[i]) {
+      transfer.place = {0, output.files.layouts[0].offset[i] + static_cast<uint64_t>(first) * sizeof(float),
+                        DType::F32};
+      output.transfers.push_back(std::move(transfer));
+    }
+  return output;
 }
 
 Output model_output(const JobContext& job, const WeightSources& sources, std::optional<DType> dtype,

@@ -6,8 +6,9 @@
 
 namespace snug {
 
-// Returns the output of adapters in fp32 (one file).
-Output adapter_output(const JobContext& job);
+// Returns the output of adapters in fp32 (one file). Those that began with parts of the base have twice their rank:
+// what they began with is taken off.
+Output adapter_output(const JobContext& job, const WeightSources& sources);
 // Returns the output of a whole model, in files of at most `max_bytes`. All of it is in `dtype` if that is given; else
 // each tensor is as the model's files have it, and in the products' dtype where these do not have it as numbers.
 // Tensors that are not held are copied from those files, and so are those that belong to no parameter.

@@ -38,7 +38,7 @@ Fields fields_of(const JobSpec& spec) {
 
 Field weights_field(const JobSpec& spec, const Heartbeat& heartbeat) {
   Field field{std::string(kModelFields), "weights", ""};
-  const auto frozen = [&](size_t i) { return !spec.table.params[i].trainable; };
+  const auto frozen = [&](size_t i) { return !spec.table.params[i].trainable && !spec.table.params[i].adapter; };
   bool any = false, drawn = false;
   for (size_t i = 0; i < spec.table.params.size(); i++) {
     any = any || frozen(i);

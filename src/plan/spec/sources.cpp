@@ -17,6 +17,7 @@
 #include "format/model_path.h"
 #include "format/peft_tensors.h"
 #include "plan/spec/adapter_files.h"
+#include "plan/spec/initial_file.h"
 
 namespace snug {
 namespace {
@@ -67,11 +68,14 @@ class Finder {
     }
     const int64_t model_base = model ? add_files(*model) : 0;
     adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
+    if (request_.initial_halves) assume_initial_file();
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // apart, so that an adapter does not change the base's draws
     for (const ParamSpec& param : table_.params) {
       const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
       if (const auto replacement = from_adapter(param))
         sources_.params.push_back(*replacement);
+      else if (param.adapter && request_.initial_halves)
+        sources_.params.push_back(initial_place());
       else if (param.adapter)
         sources_.params.push_back(adapter_fill(param, request_.seed, stream));
       else if (model)
@@ -369,6 +373,20 @@ class Finder {
     return base;
   }
 
+  // Adds the file of the adapter's initial halves, which need not be there yet.
+  void assume_initial_file() {
+    initial_ = initial_file(table_);
+    sources_.initial_file = sources_.files.size();
+    sources_.files.emplace_back("initial halves");
+    sources_.file_bytes.push_back(initial_.layout.file_bytes);
+  }
+
+  // Returns where that file has the next parameter.
+  TensorPlace initial_place() const {
+    const auto tensor = static_cast<size_t>(initial_.tensor_of[sources_.params.size()]);
+    return {static_cast<int64_t>(*sources_.initial_file), initial_.layout.offset[tensor], DType::F32};
+  }
+
   // ---- Sources without weight files: the file that config.json describes is assumed ----
 
   void assume_file() {
@@ -415,6 +433,7 @@ class Finder {
   const ParamTable& table_;
   const SourceRequest& request_;
   std::optional<AdapterFiles> adapter_;
+  InitialFile initial_;
   int64_t adapter_base_ = 0;  // number of its first file
   WeightSources sources_;
   std::string first_linear_;

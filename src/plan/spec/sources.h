@@ -55,7 +55,8 @@ struct WeightSources {
   // Says how the files hold linears, except those that their quantisation left out. Plain means that all may be
   // quantised as they are read.
   BaseFormat format = BaseFormat::Plain;
-  bool plain_scales = false;         // Nf4
+  bool plain_scales = false;             // Nf4
+  std::optional<size_t> initial_file{};  // the file, of `files`, of the halves with which the adapter begins
   std::vector<std::string> notes{};  // lines for the user: what the files hold and is passed over, or what they lack
 };
 
@@ -68,6 +69,7 @@ struct SourceRequest {
   // Describes weight files that do not exist: the type of their numbers, and how linears are quantised.
   DType dtype = DType::BF16;
   std::optional<BnbQuantization> quantization{};
+  bool initial_halves = false;     // the adapter begins with those of a file (initial_file.h), whose path is set later
   bool head_is_embedding = false;  // the model's files have one matrix for both, though the table has two
 };
 
