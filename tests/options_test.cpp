@@ -197,7 +197,7 @@ TEST(Options, UnknownNamesAreExplained) {
       {"epoch", "; the nearest known one is 'epochs'"},
       {"outt", "; the nearest known one is 'out'"},
       {"outdir", "; here it is 'out'"},
-      {"pissa_init", "; adapters begin as LoRA's do: A drawn from the seed, B zero"},
+      {"pissa_init", "; here it is 'lora_init': 'pissa'"},
       {"n_gpu", "; here it is 'ranks': mpirun, or nothing, starts the processes: 'ranks' says how many GPUs"},
       {"foo", ""},
       {"max_frobs", ""},

@@ -14,6 +14,7 @@
 #include "model/model_config.h"
 #include "model/multimodal.h"
 #include "train/initial_halves.h"
+#include "train/principal_halves.h"
 
 namespace snug {
 namespace {
@@ -256,6 +257,20 @@ void refuse_to_train(const AdapterFiles& files, const PeftConfig& adapter) {
           files.index.files()[0].string(), param);
 }
 
+namespace {
+
+// Returns the host memory that computing the halves takes, one linear at a time, before a run reserves its own.
+uint64_t initial_bytes(const JobSpec& spec) {
+  uint64_t most = 0;
+  for (const LayerParams& layer : spec.table.layers)
+    for (const Linear* linear : layer.linears())
+      for (const LoraPart& part : linear->lora.parts)
+        most = std::max(most, halves_bytes(part.row_end - part.row_begin, linear->in, part.rank));
+  return most;
+}
+
+}  // namespace
+
 void place_initial_halves(JobSpec& spec, const Options& options) {
   WeightSources& sources = spec.sources;
   if (!sources.initial_file) return;
@@ -264,6 +279,9 @@ void place_initial_halves(JobSpec& spec, const Options& options) {
       user_error("lora_init {}: '{}' is {}, expected a base whose files hold numbers", name(spec.rules.init),
                  spec.table.params[i].name,
                  std::holds_alternative<RandomFill>(sources.params[i]) ? "drawn" : "stored as codes");
+  if (const uint64_t bytes = initial_bytes(spec); options.host_memory && bytes > *options.host_memory)
+    throw CapacityError(fmt::format("lora_init {}: takes {} of host memory to compute, found host_memory {}",
+                                    name(spec.rules.init), format_size(bytes), format_size(*options.host_memory)));
   if (sources.assumed) return;
   std::string key =
       fmt::format("{} {} {}", name(spec.rules.init), options.seed, hex(*hash_of_base(spec.table, sources)));
@@ -301,8 +319,10 @@ void note_rules(JobSpec& spec, bool tied) {
     notes.push_back(fmt::format(
         "lora_init {}: what adapters begin with is taken off the base, which stays as it is; they are written with "
         "twice "
-        "the rank, of which one half takes it off, and load as plain LoRA{}",
-        name(spec.rules.init),
+        "the rank, of which one half takes it off, and load as plain LoRA; computing them takes {} of host memory, "
+        "once, "
+        "before the run takes its own{}",
+        name(spec.rules.init), format_size(initial_bytes(spec)),
         spec.numerics.quantized_base() ? "; the base is quantised whole, where PEFT would quantise what is left of it"
                                        : ""));
   const bool saved = saves_whole(*adapter, spec.model.embedding) || saves_whole(*adapter, spec.model.head);

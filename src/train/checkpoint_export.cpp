@@ -178,6 +178,13 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
       call(heartbeat);
       continue;
     }
+    if (const auto initial = began.find(ids[i]); initial != began.end()) {
+      const std::vector<float> own = source.read(table[ids[i]].name, {0, count}),
+                               other = initial_values(*base, initial->second, count);
+      write_as<float>(out, layout.offset[i], joined(own, other, table[ids[i]], tensors[i].shape), tensors[i].name);
+      call(heartbeat);
+      continue;
+    }
     for (int64_t begin = 0; begin < count; begin += kChunk) {
       const std::vector<float> values = source.read(table[ids[i]].name, {begin, std::min(begin + kChunk, count)});
       const uint64_t offset = layout.offset[i] + static_cast<uint64_t>(begin) * element_bytes(tensors[i].dtype);

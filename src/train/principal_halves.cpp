@@ -123,6 +123,14 @@ Tall largest_space(const MatrixView& w, int64_t width, uint64_t seed, const Hear
 
 }  // namespace
 
+// Counts the matrix, two pairs of tall ones in doubles, which are made of each other, the result and its copy, and the
+// small ones.
+uint64_t halves_bytes(int64_t rows, int64_t cols, int64_t rank) {
+  const int64_t width = rank + kMoreColumns;
+  return static_cast<uint64_t>(rows * cols + 2 * (rows + cols) * rank) * sizeof(float) +
+         static_cast<uint64_t>((2 * (rows + cols) + 2 * width) * width) * sizeof(double);
+}
+
 LoraHalves principal_halves(const MatrixView& w, int64_t rank, double scale, uint64_t seed,
                             const Heartbeat& heartbeat) {
   const int64_t width = std::min(rank + kMoreColumns, std::min(w.rows, w.cols));

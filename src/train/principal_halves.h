@@ -21,6 +21,9 @@ struct LoraHalves {
   std::vector<float> a, b;
 };
 
+// Returns the bytes that either function has in memory at most, with the matrix that it is given.
+uint64_t halves_bytes(int64_t rows, int64_t cols, int64_t rank);
+
 // Returns A = sqrt(S / scale) V^T and B = U sqrt(S / scale) of the `rank` largest singular values S of w, at most as
 // many as it has, so that scale B A is the best approximation of w of that rank. They are found by subspace iteration
 // (Halko, Martinsson and Tropp, arXiv:0909.4061) from numbers drawn by the seed; the result does not depend on how many

@@ -18,6 +18,7 @@ if(SNUG_CUDA_FOUND)
   snug_gpu_test(cuda_parity_test ROOMS train backend_cuda)
   snug_gpu_test(cuda_streams_test ROOMS train backend_cuda)
   snug_gpu_test(cuda_arrangement_test ROOMS train backend_cuda)
+  snug_gpu_test(cuda_rules_test ROOMS train backend_cuda)
   # Of two and four GPUs, skipped where there are fewer; cuda_processes_test needs one alone for most of its own.
   snug_gpu_test(cuda_ranks_test ROOMS train measure comm_cuda)
   snug_gpu_test(cuda_faults_test ROOMS cli backend_cuda)
