@@ -162,13 +162,15 @@ void attention(int64_t tokens, int64_t length, DType dtype, double best) {
   const double product = static_cast<double>(tokens * length * width);
   const std::string sizes = fmt::format("{} documents of {}", count, length);
   const double bytes = static_cast<double>(element_bytes(dtype)) * static_cast<double>(tokens * (width + 2 * kv_width));
-  print("attention", sizes, best_seconds(cpu::bind_attention(forward, views), runtime), 2 * product, bytes, best);
+  Op op;
+  print("attention", sizes, best_seconds(cpu::bind_attention(forward, Operands(op, views)), runtime), 2 * product,
+        bytes, best);
 
   std::vector<TensorView> back{dout, q, k, v, out, lse, bounds, dq, dk, dv};
   const AttentionBackward backward{{shape, scale}};
   back.push_back(memory.scratch(cpu::attention_backward_scratch_bytes(backward, operands_of(back))));
-  print("attention dqkv", sizes, best_seconds(cpu::bind_attention_backward(backward, back), runtime), 5 * product,
-        2 * bytes, best);
+  print("attention dqkv", sizes, best_seconds(cpu::bind_attention_backward(backward, Operands(op, back)), runtime),
+        5 * product, 2 * bytes, best);
 }
 
 void run(int64_t tokens, int threads) {

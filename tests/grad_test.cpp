@@ -217,7 +217,8 @@ TEST(Grad, Attention) {
     const RuntimeScalars runtime{.documents = 3};
     for (const float cap : {0.0f, 2.0f}) {
       run(Attention{shape, 0.4f, 0, 0, cap}, {&q, &k, &v, &bounds, &out, &lse}, runtime);
-      run(AttentionBackward{{shape, 0.4f, 0, 0, cap}}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, runtime);
+      run(AttentionBackward{{shape, 0.4f, 0, 0, cap}}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv},
+          runtime);
       Array qkv = beside({&q, &k, &v}), dqkv = beside({&dq, &dk, &dv});
       auto c = matrix(qkv);
       const auto loss = [&] {

@@ -138,8 +138,8 @@ inline void add_other_attention(OpCases& cases) {
   };
   for (const DType t : kActivations)
     for (const Kind& kind : kinds)
-      for (const HeadShape& shape : {HeadShape{3, 1, 8}, HeadShape{2, 2, 64}, HeadShape{2, 1, 80}, HeadShape{2, 1, 128},
-                                     HeadShape{1, 1, 256}}) {
+      for (const HeadShape& shape :
+           {HeadShape{3, 1, 8}, HeadShape{2, 2, 64}, HeadShape{2, 1, 80}, HeadShape{2, 1, 128}, HeadShape{1, 1, 256}}) {
         if (t == DType::F32 && shape.dim > 64) continue;
         Attention attention{shape, 0.1f};
         kind.set(attention);

@@ -42,8 +42,8 @@ std::vector<float> adapter_gradients(const ModelSpec& model, BaseFormat format) 
   const auto samples = tiny_samples();
   JobSpec spec;
   spec.model = model;
-  spec.adapter = PeftConfig{.rank = 4, .alpha = 8, .target_modules = linear_names(model)};
-  spec.table = lora_parameters(model, *spec.adapter, true);
+  spec.rules.adapter = PeftConfig{.rank = 4, .alpha = 8, .target_modules = linear_names(model)};
+  spec.table = trained_parameters(model, spec.rules);
   spec.sources = find_sources(spec.table, {"", true, 1, std::nullopt});
   spec.numerics.compute = spec.numerics.base = DType::F32;
   spec.numerics.logits_chunk_rows = 32;

@@ -16,6 +16,15 @@ struct ForwardShape {
   static constexpr int kBytes = (kQueryElements + 2 * keys * D) * static_cast<int>(sizeof(BFloat16));
 };
 
+// Sets what this thread's rows of M fragments see, of which the first is row `first`.
+template <int M>
+__device__ void fragment_spans(int first, const MaskBounds& bounds, const AttentionMask& mask, Span (&spans)[M][2]) {
+#pragma unroll
+  for (int m = 0; m < M; m++)
+#pragma unroll
+    for (int half = 0; half < 2; half++) spans[m][half] = row_span<true>(first + 16 * m + 8 * half, bounds, mask);
+}
+
 template <int D, int keys, Extra extra, class S = ForwardShape<D, keys>>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
@@ -43,11 +52,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const MaskBounds bounds = shared_mask_bounds<true>(first, kTileRows, mask);
   const int thread_first = first + warp_first + static_cast<int>(threadIdx.x) % 32 / 4;
   Span spans[S::kFragments][2];
-#pragma unroll
-  for (int m = 0; m < S::kFragments; m++)
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-      spans[m][half] = row_span<true>(thread_first + 16 * m + 8 * half, bounds, mask);
+  fragment_spans(thread_first, bounds, mask, spans);
   wait_fetches<0>();
   __syncthreads();
   Fragment kept[S::kQueriesInRegisters ? D / 16 : 1];
@@ -90,10 +95,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
       if (masked) apply_mask(s[m], at, spans[m]);
       float factor[2];
       softmax[m].add(s[m], op.scale * kLog2E, factor);
-#pragma unroll
-      for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) out[m][n][i] *= factor[i / 2];
+      scale_rows(out[m], factor);
     }
     v_tile.multiply_add(out, s);
   }

@@ -44,6 +44,15 @@ struct RowSoftmax {
   }
 };
 
+// Multiplies a thread's two rows of sums, each by its factor.
+template <int N>
+__device__ void scale_rows(Sum (&sums)[N], const float (&factor)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) sums[n][i] *= factor[i / 2];
+}
+
 // Replaces products s, which `scale` makes scores, by those of capped scores: scale s becomes cap tanh(scale s / cap).
 template <int N>
 __device__ void apply_cap(Sum (&s)[N], float scale, float cap) {

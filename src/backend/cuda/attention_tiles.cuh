@@ -256,10 +256,10 @@ decltype(auto) dispatch_tiled(const Op& op, const F& f) {
 // and queries is known at compile time but for Extra::ValueDim.
 template <Extra extra>
 struct ValueHeads {
-  static constexpr bool kOwn = extra == Extra::ValueDim;
-  __device__ int dim() const { return kOwn ? heads.value_dim : heads.dim; }
-  __device__ int value(int kv_head) const { return kOwn ? heads.value(kv_head) : heads.key(kv_head); }
-  __device__ int result(int head) const { return kOwn ? heads.result(head) : heads.query(head); }
+  static constexpr bool kApart = extra == Extra::ValueDim;
+  __device__ int dim() const { return kApart ? heads.value_dim : heads.dim; }
+  __device__ int value(int kv_head) const { return kApart ? heads.value(kv_head) : heads.key(kv_head); }
+  __device__ int result(int head) const { return kApart ? heads.result(head) : heads.query(head); }
   const Heads& heads;
 };
 

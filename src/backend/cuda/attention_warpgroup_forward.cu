@@ -175,10 +175,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
       wait_products<1>();
       compute_p(step, factor);
       finish_values();
-#pragma unroll
-      for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) out[n][i] *= factor[i / 2];
+      scale_rows(out, factor);
       round_to_left(weights, s);
     }
     start_values();
