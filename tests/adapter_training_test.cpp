@@ -239,6 +239,19 @@ TEST(AdapterTraining, BeginningsThatCannotBeAreRefused) {
   expect_refused(options, "is drawn, expected a base whose files hold numbers");
 }
 
+// A model known by its configuration alone is planned with an adapter's files behind the one that is assumed.
+TEST(AdapterTraining, FilesThatAreAssumedHoldWhatIsReadOfThem) {
+  Options options;
+  options.model = (std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b").string();
+  options.lora_init = "pissa";
+  const WeightSources sources = make_job(options, Purpose::Train).sources;
+  for (const ParamSource& source : sources.params) {
+    const auto& place = std::get<TensorPlace>(source);
+    EXPECT_LT(place.offset, sources.file_bytes[static_cast<size_t>(place.file)]);
+  }
+  EXPECT_GT(sources.file_bytes[0], sources.file_bytes[1]);
+}
+
 // PEFT takes every module whose path ends with "norm" for saved; options mean the module of that name.
 TEST(AdapterTraining, NamesOfModulesMeanThemToPeftToo) {
   Options options = options_on("own_head");

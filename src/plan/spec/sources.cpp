@@ -403,7 +403,7 @@ class Finder {
   }
 
   TensorPlace assumed(DType dtype, int64_t count) {
-    uint64_t& end = sources_.file_bytes.back();
+    uint64_t& end = sources_.file_bytes[0];  // others follow: an adapter's
     const TensorPlace place{0, end, dtype};
     end += round_up(static_cast<uint64_t>(count) * element_bytes(dtype), 8);
     return place;
