@@ -43,8 +43,10 @@ const std::map<std::string, std::string> kOtherData{
 const std::set<std::string> kNotOfData{
     // What is trained and in which arithmetic: fields of the job (plan/lowering/fingerprint.h).
     "model", "family", "init", "adapter", "checkpoint", "method", "lora_rank", "lora_alpha", "lora_targets",
-    "lora_rslora", "lora_dropout", "base_format", "compute", "state_format", "gradient_accumulator", "weight_decay",
-    "beta1", "beta2", "epsilon", "max_grad_norm", "seed", "reduce_every",
+    "lora_rslora", "lora_dropout", "lora_rank_pattern", "lora_alpha_pattern", "lora_layers", "lora_init",
+    "lora_plus_ratio", "modules_to_save", "ensure_weight_tying", "train_modules", "freeze", "base_format", "compute",
+    "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed",
+    "reduce_every",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "warmup_steps", "warmup_ratio", "min_learning_rate_ratio", "max_steps", "epochs",
     // The cut, which it may change too.

@@ -102,6 +102,7 @@ TEST(PromptFormat, ConversationsWithToolsTakeTheTemplateForTools) {
   // A template that is named renders all.
   const PromptFormat named = decide_prompt_format("chatml", model_with({2}), &tokenizer, nullptr);
   EXPECT_EQ(named.jinja_for_tools, "");
+  EXPECT_THAT(named.notes, ElementsAre());
 }
 
 TEST(PromptFormat, ATemplateForToolsThatIsNotUnderstoodIsRefusedWhereItIsNeeded) {

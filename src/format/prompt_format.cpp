@@ -121,6 +121,8 @@ PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& mo
   format.ends_of_adapter = adapter && adapter->end_tokens;
   if (adapter) format.notes = adapter->notes;
   if (tokenizer) std::ranges::copy(tokenizer->notes(), std::back_inserter(format.notes));
+  if (tokenizer && automatic && !format.template_of_adapter && !tokenizer->templates_note().empty())
+    format.notes.push_back(tokenizer->templates_note());
   try {
     format.chat = ChatTemplate::choose(bare ? "none" : name, format.jinja, special,
                                        trained ? "the adapter" : "the model", format.jinja_for_tools);

@@ -79,6 +79,8 @@ class Tokenizer {
   const std::vector<int32_t>& prefix() const { return prefix_; }
   // Returns what the user should know of the files, a line each: where they contradict each other.
   const std::vector<std::string>& notes() const { return notes_; }
+  // Returns a line on which of several chat templates are taken; empty if there is one at most.
+  const std::string& templates_note() const { return templates_note_; }
   // Returns the model's own chat template (Jinja), if it has one; of several named ones, the one named "default". The
   // others follow by name.
   const std::optional<std::string>& chat_template_text() const { return templates_.text; }
@@ -131,6 +133,7 @@ class Tokenizer {
   ChatTemplateTexts templates_;
   std::map<std::string, std::string> named_tokens_;
   std::vector<std::string> notes_;
+  std::string templates_note_;
   std::shared_ptr<ScratchPool> pool_ = std::make_shared<ScratchPool>();
 };
 

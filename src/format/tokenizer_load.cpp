@@ -260,7 +260,7 @@ void Tokenizer::note_templates(const ChatTemplateTexts& templates, const std::st
   else
     line += " 'default' is taken";
   if (!others.empty()) line += fmt::format("; {} {} left", others, templates.named.size() > 2 ? "are" : "is");
-  notes_.push_back(std::move(line));
+  templates_note_ = std::move(line);
 }
 
 bool has_tokenizer(const std::filesystem::path& model_directory) {
