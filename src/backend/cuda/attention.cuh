@@ -29,7 +29,7 @@ struct Heads {
 
 // Holds tokens [begin, end).
 struct Span {
-  int begin = 0, end = 0;
+  int begin, end;
 };
 
 // Says which keys a query sees, and which queries see a key. Both are one range of a document, whose bounds do not fall
