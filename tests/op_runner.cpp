@@ -232,7 +232,9 @@ std::string OpRunner::bind_wrongly(const OpCase& c) {
       return fmt::format("bound '{}' as {}", c.operands[i].name, name(wrong[i].dtype));
     const bool any_first = std::holds_alternative<LossSum>(c.attrs) || std::holds_alternative<ClipFactor>(c.attrs) ||
                            std::holds_alternative<TreeSum>(c.attrs);
-    const bool any_size = views.size() < 2 || (i == 0 && any_first);
+    // A program plans bounds for as many documents as its blocks may hold.
+    const bool any_count = c.operands[i].name == "documents";
+    const bool any_size = views.size() < 2 || any_count || (i == 0 && any_first);
     if (any_size) continue;
     wrong = views;
     const Shape& shape = views[i].shape;
