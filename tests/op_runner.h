@@ -45,6 +45,9 @@ class OpRunner {
     uint64_t begin = 0, bytes = 0;  // of the region with its margins
   };
   std::vector<Place> place(const OpCase& c, Op& op) const;
+  // Whether operand i may have any count: a program plans bounds for as many documents as its blocks may hold, which an
+  // op cannot know unless its scratch follows from them.
+  bool any_count(const Op& op, size_t i, const Shape& shape) const;
   void upload(const OpCase& c, const std::vector<ref::Tensor>& values, const std::vector<Place>& places,
               Images& images);
   std::string compare(const OpCase& c, const std::vector<ref::Tensor>& want, const std::vector<Place>& places,

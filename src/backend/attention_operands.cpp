@@ -22,10 +22,22 @@ const TensorView& take_rows(Operands& operands, std::string_view name, int64_t c
   return rows;
 }
 
-const TensorView& take_documents(Operands& operands) {
-  const TensorView& documents = operands.dense("documents", {DType::I32});
-  operands.expect(2 <= documents.count(), "'documents' is {}, expected 2 bounds or more", to_string(documents.shape));
-  return documents;
+// Takes the keys that `q` meets: as many, unless they have documents of their own.
+const TensorView& take_keys(const Attention& attention, const TensorView& q, Operands& operands) {
+  const TensorView& k = take_rows(operands, "k", attention.shape.key_columns());
+  operands.expect(k.dtype == q.dtype && (attention.cross || k.rows() == q.rows()), "'k' is {} {}, 'q' {} {}",
+                  name(k.dtype), to_string(k.shape), name(q.dtype), to_string(q.shape));
+  return k;
+}
+
+// Takes what says who sees whom: bounds of documents, those of keys, and sinks.
+template <class Of>
+void take_visibility(const Attention& attention, Operands& operands, Of& of) {
+  of.documents = of.key_documents = operands.dense("documents", {DType::I32});
+  operands.expect(2 <= of.documents.count(), "'documents' is {}, expected 2 bounds or more",
+                  to_string(of.documents.shape));
+  if (attention.cross) of.key_documents = operands.vector("key_documents", {DType::I32}, of.documents.count());
+  if (attention.sinks) of.sinks = operands.vector("sinks", {DType::F32}, attention.shape.heads);
 }
 
 // Takes keys and values of earlier tokens, side by side.
@@ -44,13 +56,9 @@ AttentionOperands attention_operands(const Attention& attention, Operands& opera
   of.q = take_rows(operands, "q", attention.shape.query_columns());
   const DType dtype = of.q.dtype;
   const int64_t tokens = of.q.rows();
-  of.k = take_rows(operands, "k", attention.shape.key_columns());
-  operands.expect(of.k.dtype == dtype && (attention.cross || of.k.rows() == tokens), "'k' is {} {}, 'q' {} {}",
-                  name(of.k.dtype), to_string(of.k.shape), name(dtype), to_string(of.q.shape));
+  of.k = take_keys(attention, of.q, operands);
   of.v = operands.matrix("v", {dtype}, of.k.rows(), attention.value_columns());
-  of.documents = of.key_documents = take_documents(operands);
-  if (attention.cross) of.key_documents = operands.vector("key_documents", {DType::I32}, of.documents.count());
-  if (attention.sinks) of.sinks = operands.vector("sinks", {DType::F32}, attention.shape.heads);
+  take_visibility(attention, operands, of);
   of.out = operands.matrix("out", {dtype}, tokens, attention.result_columns());
   of.lse = operands.matrix("lse", {DType::F32}, attention.shape.heads, tokens);
   return of;
@@ -64,16 +72,12 @@ AttentionBackwardOperands attention_backward_operands(const AttentionBackward& a
   const DType dtype = of.dout.dtype;
   const int64_t tokens = of.dout.rows();
   of.q = operands.matrix("q", {dtype}, tokens, shape.query_columns());
-  of.k = take_rows(operands, "k", shape.key_columns());
+  of.k = take_keys(attention, of.q, operands);
   const int64_t keys = of.k.rows();
-  operands.expect(of.k.dtype == dtype && (attention.cross || keys == tokens), "'k' is {} {}, 'q' {} {}",
-                  name(of.k.dtype), to_string(of.k.shape), name(dtype), to_string(of.q.shape));
   of.v = operands.matrix("v", {dtype}, keys, attention.value_columns());
   of.out = operands.matrix("out", {dtype}, tokens, attention.result_columns());
   of.lse = operands.matrix("lse", {DType::F32}, shape.heads, tokens);
-  of.documents = of.key_documents = take_documents(operands);
-  if (attention.cross) of.key_documents = operands.vector("key_documents", {DType::I32}, of.documents.count());
-  if (attention.sinks) of.sinks = operands.vector("sinks", {DType::F32}, shape.heads);
+  take_visibility(attention, operands, of);
   of.dq = operands.matrix("dq", {dtype}, tokens, shape.query_columns());
   of.dk = operands.matrix("dk", {dtype}, keys, shape.key_columns());
   of.dv = operands.matrix("dv", {dtype}, keys, attention.value_columns());

@@ -153,11 +153,12 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     }
   }
   std::vector<TensorPlace> copied;
-  for (const WeightSources::Extra& extra : base && !adapter ? base->extras : std::vector<WeightSources::Extra>{}) {
-    if (extra.same_as != kNoParam) continue;  // the embedding's values, which are trained
-    tensors.push_back({extra.name, extra.place.dtype, extra.shape});
-    copied.push_back(extra.place);
-  }
+  if (base && !adapter)
+    for (const WeightSources::Extra& extra : base->extras) {
+      if (extra.same_as != kNoParam) continue;  // the embedding's values, which are trained
+      tensors.push_back({extra.name, extra.place.dtype, extra.shape});
+      copied.push_back(extra.place);
+    }
   const SafetensorsLayout layout = layout_safetensors(tensors);
   require_room_in_memory(file.parent_path(), layout.file_bytes);
   File out = File::create(file, IoMode::Buffered);
@@ -169,13 +170,6 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
       const uint64_t bytes = static_cast<uint64_t>(count) * element_bytes(tensors[i].dtype);
       const auto& place = std::get<TensorPlace>(base->params[static_cast<size_t>(ids[i])]);
       copy_values(out, layout.offset[i], *base, place, bytes, heartbeat);
-      continue;
-    }
-    if (const auto initial = began.find(ids[i]); initial != began.end()) {
-      const std::vector<float> own = source.read(table[ids[i]].name, {0, count}),
-                               other = initial_values(*base, initial->second, count);
-      write_as<float>(out, layout.offset[i], joined(own, other, table[ids[i]], tensors[i].shape), tensors[i].name);
-      call(heartbeat);
       continue;
     }
     if (const auto initial = began.find(ids[i]); initial != began.end()) {
