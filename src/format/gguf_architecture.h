@@ -23,11 +23,12 @@ struct GgufArchitecture {
   std::string_view name;        // general.architecture
   std::string_view model_type;  // of config.json
   std::string_view class_name;  // of config.json, in `architectures`
-  bool interleaves_heads;       // files hold rotary pairs (i, i + head_dim / 2) of q and k as neighbours (2 i, 2 i + 1)
-  bool qkv_bias;                // always has biases on q, k and v
-  bool may_have_biases;         // on all seven linears
-  bool has_rope_factors;        // may have a tensor of what each rotary frequency is divided by
-  bool gemma = false;           // files hold gains, the model what they are more than 1; GELU in the MLP
+  // Files hold rotary pairs (i, i + head_dim / 2) of q and k as neighbours (2 i, 2 i + 1).
+  bool interleaves_heads = false;
+  bool qkv_bias = false;          // always has biases on q, k and v
+  bool may_have_biases = false;   // on all seven linears
+  bool has_rope_factors = false;  // may have a tensor of what each rotary frequency is divided by
+  bool gemma = false;             // files hold gains, the model what they are more than 1; GELU in the MLP
   GgufNorms norms = {};
   bool joint_head_norms = false;  // norms of q and k take all heads as one row
   bool layer_norm = false;        // norms are LayerNorms
