@@ -192,6 +192,19 @@ def write_large_adapter(model_folder, folder, rank):
     (folder / "README.md").unlink(missing_ok=True)
 
 
+def gradients(model, samples):
+    """Gradients of all samples by name, and their loss."""
+    loss = accumulate_gradients(model, samples)
+    # A vision tower has none.
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, loss
+
+
+def gradient_error(folder, samples, found):
+    """How far fp32 gradients are from those in fp64: the largest distance of a parameter's, by its length there."""
+    exact, _ = gradients(load_model(folder, torch.float64), samples)
+    return max(((found[name].double() - g).norm() / g.norm()).item() for name, g in exact.items() if g.norm() > 0)
+
+
 def logits_and_gradients(folder, samples):
     """(a) logits of the first samples, each alone; (b) loss and every gradient over all samples."""
     model = load_model(folder, torch.float32)
@@ -199,11 +212,9 @@ def logits_and_gradients(folder, samples):
     for index, sample in enumerate(samples[:LOGIT_SAMPLES]):
         with torch.no_grad():
             tensors[f"logits.{index}"] = model(input_ids=torch.tensor([sample["input_ids"]])).logits[0].clone()
-    loss = accumulate_gradients(model, samples)
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:  # a vision tower has none
-            tensors[f"grad.{name}"] = parameter.grad
-    return tensors, loss
+    found, loss = gradients(model, samples)
+    tensors |= {f"grad.{name}": gradient for name, gradient in found.items()}
+    return tensors, loss, gradient_error(folder, samples, found)
 
 
 def write_generation(folder, seed):
@@ -260,10 +271,10 @@ def bfloat16_runs(folder, samples):
 def write_family(folder, family, samples, seed):
     shutil.rmtree(folder, ignore_errors=True)
     write_model(folder, family, seed)
-    tensors, loss = logits_and_gradients(folder, samples)
+    tensors, loss, error = logits_and_gradients(folder, samples)
     final, full = full_training(folder, samples)
     tensors |= final
-    reference = {"loss": loss, "loss_tokens": loss_tokens(samples), "full": full}
+    reference = {"loss": loss, "loss_tokens": loss_tokens(samples), "gradient_error": error, "full": full}
     adapters = [("adapter_init", "lora", family.get("linears", LINEARS), False)]
     if folder.name == "llama":
         adapters.append(("adapter_qv", "lora_qv", ["q_proj", "v_proj"], True))

@@ -31,11 +31,13 @@ TEST_P(Parity, GradientsOfEveryParameterAgree) {
   EXPECT_NEAR(trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples)), json["loss"].get<double>(), 1e-5);
   ASSERT_EQ(loss_tokens(samples), json["loss_tokens"].get<int64_t>());
   trainer.passes(samples, 1, 0);
+  // Both orders of sums may be as far from fp64 as transformers' is.
+  const double bound = std::max(1e-5, 2 * json["gradient_error"].get<double>());
   for (size_t i = 0; i < spec.table.params.size(); i++) {
     const std::string& name = spec.table.params[i].name;
     const double error =
         relative_error(values(session, session.compiled().owned[i].gradient), reference.at("grad." + name));
-    EXPECT_TRUE(error <= 1e-5) << name << " is off by " << error;
+    EXPECT_TRUE(error <= bound) << name << " is off by " << error;
   }
 }
 
