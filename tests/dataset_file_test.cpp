@@ -93,6 +93,32 @@ TEST_F(DatasetFileTest, WhatIsWrittenIsReadBackToTheBit) {
   }
 }
 
+TEST_F(DatasetFileTest, PairsAreReadBackAndHoldTogetherOrItIsDamaged) {
+  Dataset pairs;
+  pairs.add({{1, 2, 1, 3}, {kNoLabel, 2, kNoLabel, 3}, 2, 0.5f});
+  pairs.add({{4, 5, 4, 6, 7}, {kNoLabel, 5, kNoLabel, 6, 7}, 2, -1.0f});
+  const std::string bytes = written(pairs);
+  const auto found = read();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->dataset, pairs);
+  EXPECT_TRUE(found->dataset.has_pairs());
+  EXPECT_EQ(found->dataset.second(1), 2u);
+  EXPECT_EQ(found->dataset.value(1), -1.0f);
+  EXPECT_EQ(bytes.size(), DatasetFile::bytes(pairs, notes(), kKey));
+  // Behind the last checksum stand, from the end: no other labels, two values, two starts of second documents.
+  const size_t values = bytes.size() - sizeof(uint64_t) - 2 * sizeof(float), seconds = values - 2 * sizeof(uint32_t);
+  for (const uint32_t start : {0u, 4u, 1u}) {  // none, beyond the sample, at a token with a label
+    std::string damaged = bytes;
+    set(damaged, seconds, start);
+    put_summed(damaged);
+    EXPECT_TRUE(fails_with<UserError>([&] { read(); }, "damaged"));
+  }
+  std::string damaged = bytes;
+  set(damaged, values, std::numeric_limits<float>::quiet_NaN());
+  put_summed(damaged);
+  EXPECT_TRUE(fails_with<UserError>([&] { read(); }, "not finite"));
+}
+
 TEST_F(DatasetFileTest, OfAnotherKeyOrFormatItIsNoDataSetOfThese) {
   std::string bytes = written(dataset());
   EXPECT_FALSE(read("a keX"));

@@ -100,6 +100,68 @@ Sample chat_of(int prompt, int reply) {
   return sample;
 }
 
+// Pairs of a prompt of unlabelled tokens and two replies: {prompt, chosen, rejected} in tokens.
+Dataset pairs_of(const std::vector<std::array<int, 3>>& lengths) {
+  Dataset dataset;
+  for (const auto& [prompt, chosen, rejected] : lengths) {
+    Sample pair;
+    for (const auto& [reply, first] : {std::pair(chosen, 500), {rejected, 700}}) {
+      if (first == 700) pair.second = static_cast<uint32_t>(pair.ids.size());
+      for (int i = 0; i < prompt + reply; ++i) {
+        pair.ids.push_back(i < prompt ? i : first + i);
+        pair.labels.push_back(i < prompt ? kNoLabel : first + i);
+      }
+    }
+    dataset.add(pair);
+  }
+  return dataset;
+}
+
+// The first pair takes 11 tokens, the second 7; 2 of the first's prompt go from each document if blocks hold 8.
+TEST(Packing, BothDocumentsOfAPairLieInOneBlockAndLoseOneBeginningOfTheirPrompt) {
+  const Dataset dataset = pairs_of({{4, 2, 1}, {2, 1, 2}, {1, 2, 1}});
+  EXPECT_THAT(blocks_of(dataset, {.sequence_length = 16, .shuffle = false}),
+              ElementsAre(Block{{0, 0, 6}, {0, 6, 5}, {2, 0, 3}, {2, 3, 2}}, Block{{1, 0, 3}, {1, 3, 4}}));
+  const PackingOptions cut{.sequence_length = 8, .shuffle = false};
+  EXPECT_THAT(blocks_of(dataset, cut),
+              ElementsAre(Block{{0, 2, 4}, {0, 8, 3}}, Block{{1, 0, 3}, {1, 3, 4}}, Block{{2, 0, 3}, {2, 3, 2}}));
+  BlockStream stream(dataset, all_samples(3), cut, {.passes = 1, .ranks = 3}, {.epochs = 1});
+  EXPECT_EQ(stream.pairs(), 3);
+  EXPECT_EQ(stream.first_loss_tokens(), 2 + 1 + 2);
+  EXPECT_EQ(stream.loss_tokens(), 5 + 1 + 2 + 1);
+  PackingOptions dropping = cut;
+  dropping.long_samples = LongSamples::Drop;
+  Packer packer(dataset, all_samples(3), dropping);
+  EXPECT_EQ(packer.count(0), 2);
+  EXPECT_EQ(packer.report().lost_tokens, 11);
+}
+
+TEST(Packing, APairWhoseRepliesDoNotFitOrTeachNothingIsLeftOut) {
+  Dataset dataset = pairs_of({{2, 4, 4}, {2, 1, 1}, {2, 0, 2}});
+  Sample equal;
+  equal.ids = {1, 2, 1, 2};
+  equal.labels = {kNoLabel, 2, kNoLabel, 2};
+  equal.second = 2;
+  dataset.add(equal);
+  const PackingOptions options{.sequence_length = 8, .packing = false, .shuffle = false};
+  Packer packer(dataset, all_samples(4), options);
+  EXPECT_THAT(blocks_of(packer, 0), ElementsAre(Block{{1, 0, 3}, {1, 3, 3}}));
+  EXPECT_EQ(packer.report(), (PackingReport{.samples = 4,
+                                            .long_samples = 1,
+                                            .lost_tokens = 12,
+                                            .documents = 2,
+                                            .tokens = 6,
+                                            .loss_tokens = 2,
+                                            .without_loss = 1,
+                                            .long_replies = 1,
+                                            .equal_pairs = 1}));
+  EXPECT_EQ(left_out_text(packer.report(), options),
+            "1 of 4 samples are longer than sequence_length 8: cut, 12 tokens lost; 1 of 4 samples have no token that "
+            "carries loss: left out; 1 of 4 samples have replies that leave no room for their prompt in "
+            "sequence_length 8: left out; 1 of 4 samples are pairs of equal replies: left out (--sequence-length and "
+            "--long-samples choose)");
+}
+
 // A step of nothing but such documents would be a mean of nothing, and still move weights by momentum and decay.
 TEST(Packing, LeavesOutDocumentsWithoutALossToken) {
   Dataset dataset;

@@ -353,11 +353,17 @@ void Dataset::add(const Sample& sample, std::string_view place) {
     const uint64_t at = ids_.size();
     if (at % 64 == 0) has_label_.push_back(0);
     ids_.push_back(sample.ids[i]);
-    if (i == 0 || sample.labels[i] == kNoLabel) continue;
+    if (i == 0 || i == sample.second || sample.labels[i] == kNoLabel) continue;
     has_label_[at / 64] |= uint64_t{1} << (at % 64);
     if (sample.labels[i] != sample.ids[i]) other_labels_.emplace_back(at, sample.labels[i]);
   }
   starts_.push_back(ids_.size());
+  if (sample.second > 0) seconds_.push_back(sample.second);
+  if (sample.value) values_.push_back(*sample.value);
+  const auto samples_now = static_cast<size_t>(samples());
+  check(sample.second < sample.ids.size() && (seconds_.empty() || seconds_.size() == samples_now) &&
+            (values_.empty() || values_.size() == samples_now),
+        "{}: a sample beside others of another kind", place);
 }
 
 uint64_t Dataset::growth(const Sample& sample) const {
@@ -366,7 +372,8 @@ uint64_t Dataset::growth(const Sample& sample) const {
     return needed <= capacity ? 0 : std::max(needed, 2 * capacity) * sizeof(values[0]);
   };
   const uint64_t tokens = sample.ids.size();
-  return grown(ids_, tokens) + grown(has_label_, tokens / 64 + 1) + grown(starts_, 1) + grown(other_labels_, tokens);
+  return grown(ids_, tokens) + grown(has_label_, tokens / 64 + 1) + grown(starts_, 1) + grown(other_labels_, tokens) +
+         grown(seconds_, 1) + grown(values_, 1);
 }
 
 std::span<const int32_t> Dataset::ids(int64_t sample) const {

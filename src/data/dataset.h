@@ -91,6 +91,7 @@ RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encod
 class Dataset {
  public:
   // Adds a sample. Throws UserError if it has 2^32 tokens or more; `place` says for messages where it comes from.
+  // Throws InternalError if some samples are pairs, or have a value, and others not.
   void add(const Sample& sample, std::string_view place = "data");
   // Returns the bytes that the next add() takes while it enlarges what holds the samples; 0 if it enlarges nothing.
   uint64_t growth(const Sample& sample) const;
@@ -105,6 +106,12 @@ class Dataset {
   void labels(int64_t sample, int64_t begin, std::span<int32_t> out) const;
   // Returns how many of the tokens [begin, end) have a label. Reads one bit a token.
   int64_t loss_tokens(int64_t sample, int64_t begin, int64_t end) const;
+  // Returns whether every sample is two documents.
+  bool has_pairs() const { return !seconds_.empty(); }
+  // Returns where the second document of a pair begins; 0 if samples are one document.
+  uint32_t second(int64_t sample) const { return has_pairs() ? seconds_[static_cast<size_t>(sample)] : 0; }
+  // Returns TokenSample::value; 0 if samples have none.
+  float value(int64_t sample) const { return values_.empty() ? 0 : values_[static_cast<size_t>(sample)]; }
   bool operator==(const Dataset&) const = default;
 
  private:
@@ -113,6 +120,8 @@ class Dataset {
   std::vector<int32_t> ids_;
   std::vector<uint64_t> has_label_;  // a bit a token
   std::vector<uint64_t> starts_{0};  // of each sample in ids_, and the end of the last
+  std::vector<uint32_t> seconds_;    // by sample: where its second document begins; empty: samples are one document
+  std::vector<float> values_;        // by sample; empty: they have none
   RecordKinds kinds_;
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
 };

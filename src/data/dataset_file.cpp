@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 
 #include "base/error.h"
@@ -132,9 +133,14 @@ class DatasetFile::Reader {
     hold(header.tokens, sizeof(int32_t), sizeof(int32_t));
     hold(words_of(header.tokens), sizeof(uint64_t), sizeof(uint64_t));
     hold(header.samples, sizeof(uint64_t), sizeof(uint64_t));
+    hold(header.seconds, sizeof(uint32_t), sizeof(uint32_t));
+    hold(header.values, sizeof(float), sizeof(float));
     hold(header.other_labels, sizeof(uint64_t) + sizeof(int32_t), sizeof(OtherLabel));
     require(left_ == 0, "more bytes than its sizes say");
-    require(header.samples > 0 && header.kinds <= (kConversations | kTexts), "a header that no data set has");
+    const auto all_or_none = [&](uint64_t count) { return count == 0 || count == header.samples; };
+    require(header.samples > 0 && header.kinds <= (kConversations | kTexts) && all_or_none(header.seconds) &&
+                all_or_none(header.values),
+            "a header that no data set has");
     return memory;
   }
 
@@ -165,6 +171,10 @@ class DatasetFile::Reader {
     read(std::span(dataset.has_label_));
     dataset.starts_.resize(header.samples + 1);
     read(std::span(dataset.starts_).subspan(1));
+    dataset.seconds_.resize(header.seconds);
+    read(std::span(dataset.seconds_));
+    dataset.values_.resize(header.values);
+    read(std::span(dataset.values_));
     dataset.other_labels_.resize(header.other_labels);
     read_column(dataset.other_labels_, &OtherLabel::first);
     read_column(dataset.other_labels_, &OtherLabel::second);
@@ -191,9 +201,15 @@ class DatasetFile::Reader {
       require(starts[i] < starts[i + 1] && starts[i + 1] <= tokens && starts[i + 1] - starts[i] <= UINT32_MAX,
               "samples that overlap");
       require(!has_label(starts[i]), "a label of a first token");
+      if (!dataset.has_pairs()) continue;
+      const uint64_t second = dataset.seconds_[i];
+      require(second > 0 && second < starts[i + 1] - starts[i], "a pair without a second document");
+      require(!has_label(starts[i] + second), "a label of a first token");
     }
     require(tokens % 64 == 0 || dataset.has_label_.back() >> (tokens % 64) == 0, "labels beyond the last token");
     require(std::all_of(dataset.ids_.begin(), dataset.ids_.end(), is_id), "ids beyond the vocabulary");
+    require(std::ranges::all_of(dataset.values_, [](float value) { return std::isfinite(value); }),
+            "a value that is not finite");
     uint64_t next = 0;
     for (const auto& [place, label] : dataset.other_labels_) {
       require(place >= next && place < tokens && has_label(place) && is_id(label), "a label without a place");
@@ -210,6 +226,7 @@ class DatasetFile::Reader {
 uint64_t DatasetFile::bytes(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key) {
   return sizeof(DatasetHeader) + key.size() + bytes_of(notes) + dataset.ids_.size() * sizeof(int32_t) +
          (dataset.has_label_.size() + dataset.starts_.size() - 1) * sizeof(uint64_t) +
+         dataset.seconds_.size() * sizeof(uint32_t) + dataset.values_.size() * sizeof(float) +
          dataset.other_labels_.size() * (sizeof(uint64_t) + sizeof(int32_t)) + sizeof(uint64_t);
 }
 
@@ -224,6 +241,8 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   header.tokens = dataset.ids_.size();
   header.samples = static_cast<uint64_t>(dataset.samples());
   header.other_labels = dataset.other_labels_.size();
+  header.seconds = dataset.seconds_.size();
+  header.values = dataset.values_.size();
   out.add_one(header);
   out.add(std::span(key));
   for (const DatasetNote& note : notes) {
@@ -234,6 +253,8 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   out.add(std::span(dataset.ids_));
   out.add(std::span(dataset.has_label_));
   out.add(std::span(dataset.starts_).subspan(1));
+  out.add(std::span(dataset.seconds_));
+  out.add(std::span(dataset.values_));
   out.add_column(dataset.other_labels_, &OtherLabel::first);
   out.add_column(dataset.other_labels_, &OtherLabel::second);
   out.add_checksum();

@@ -43,8 +43,12 @@ std::string left_out_text(const PackingReport& report, const PackingOptions& opt
   add(report.cut_off_loss, fmt::format("are {} before their first token that carries loss: left out",
                                        kDone[static_cast<size_t>(options.long_samples)]));
   add(report.without_loss, "have no token that carries loss: left out");
+  add(report.long_replies,
+      fmt::format("have replies that leave no room for their prompt in sequence_length {}: left out",
+                  options.sequence_length));
+  add(report.equal_pairs, "are pairs of equal replies: left out");
   if (parts.empty()) return "";
-  const bool by_length = report.lost_tokens > 0 || report.cut_off_loss > 0;
+  const bool by_length = report.lost_tokens > 0 || report.cut_off_loss > 0 || report.long_replies > 0;
   return fmt::format("{}{}", fmt::join(parts, "; "), by_length ? " (--sequence-length and --long-samples choose)" : "");
 }
 
@@ -62,6 +66,24 @@ int64_t Packer::for_each_document(uint32_t sample, Visit&& visit) const {
   return kept;
 }
 
+// Returns the two documents that the options leave of a pair; nothing where one has no token that carries loss, or
+// where they do not fit.
+std::optional<std::array<DocumentSpan, 2>> Packer::pair_of(uint32_t sample) const {
+  const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
+  const int64_t cut = ceil_div(std::max<int64_t>(length - options_.sequence_length, 0), 2);
+  if (cut > 0 && options_.long_samples == LongSamples::Drop) return std::nullopt;
+  // What is cut off may hold no label, nor the last token before one.
+  const auto is_kept = [&](int64_t begin, int64_t end) {
+    return cut + 1 < end - begin && dataset_.loss_tokens(sample, begin, begin + cut + 1) == 0 &&
+           dataset_.loss_tokens(sample, begin, end) > 0;
+  };
+  if (!is_kept(0, second) || !is_kept(second, length)) return std::nullopt;
+  const auto span = [&](int64_t begin, int64_t end) {
+    return DocumentSpan{sample, static_cast<uint32_t>(begin + cut), static_cast<uint32_t>(end - begin - cut)};
+  };
+  return std::array{span(0, second), span(second, length)};
+}
+
 Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options)
     : dataset_(dataset), options_(options), selection_(std::move(selection)) {
   if (options_.sequence_length < 2 || options_.sequence_length > INT32_MAX) {
@@ -69,6 +91,7 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
   }
   report_.samples = static_cast<int64_t>(selection_.size());
   std::erase_if(selection_, [&](uint32_t sample) { return !examine(sample); });
+  check(!dataset.has_pairs() || options_.long_samples != LongSamples::Split, "pairs that are split");
   if (report_.documents == 0) {
     user_error("{}: no sample is left with a token that carries loss: {}", options_.name,
                left_out_text(report_, options_));
@@ -82,8 +105,34 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
   open_.reserve(kOpenBlocks);
 }
 
+bool Packer::examine_pair(uint32_t sample) {
+  const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
+  const std::span<const int32_t> ids = dataset_.ids(sample);
+  const auto halves = pair_of(sample);
+  const bool is_long = length > options_.sequence_length;
+  report_.long_samples += is_long;
+  if (dataset_.loss_tokens(sample, 0, second) == 0 || dataset_.loss_tokens(sample, second, length) == 0) {
+    report_.without_loss++;
+  } else if (!halves) {
+    report_.lost_tokens += length;
+    report_.long_replies += options_.long_samples != LongSamples::Drop;
+  } else if (std::ranges::equal(ids.first(static_cast<size_t>(second)), ids.subspan(static_cast<size_t>(second)))) {
+    report_.equal_pairs++;
+  } else {
+    for (const DocumentSpan& d : *halves) {
+      report_.documents++;
+      report_.tokens += d.length;
+      report_.loss_tokens += counted_labels(dataset_, d);
+    }
+    report_.lost_tokens += 2 * (*halves)[0].begin;
+    return true;
+  }
+  return false;
+}
+
 // Counts a sample in the report, and returns whether any document of it takes part.
 bool Packer::examine(uint32_t sample) {
+  if (dataset_.has_pairs()) return examine_pair(sample);
   const int64_t length = dataset_.length(sample), before = report_.documents;
   const int64_t left = for_each_document(sample, [&](const DocumentSpan& d) {
     ++report_.documents;
@@ -101,7 +150,8 @@ bool Packer::examine(uint32_t sample) {
 }
 
 int64_t Packer::least_blocks() const {
-  return options_.packing ? ceil_div(report_.tokens, options_.sequence_length) : report_.documents;
+  if (options_.packing) return ceil_div(report_.tokens, options_.sequence_length);
+  return dataset_.has_pairs() ? report_.documents / 2 : report_.documents;
 }
 
 EpochBlocks Packer::reserve() const {
@@ -122,12 +172,18 @@ void Packer::pack(int64_t epoch, Visit&& visit) {
   opened_ = 0;
   for (size_t i = 0; i < order_.size(); ++i) {
     if (i % (1 << 20) == 0) call(options_.heartbeat);
-    for_each_document(order_[i], [&](const DocumentSpan& d) { visit(d, place(d.length)); });
+    if (dataset_.has_pairs()) {
+      const std::array<DocumentSpan, 2> halves = pair_of(order_[i]).value();
+      const uint32_t block = place(int64_t{halves[0].length} + halves[1].length, 2);
+      for (const DocumentSpan& half : halves) visit(half, block);
+    } else {
+      for_each_document(order_[i], [&](const DocumentSpan& d) { visit(d, place(d.length, 1)); });
+    }
   }
 }
 
 int64_t Packer::count(int64_t epoch) {
-  if (!options_.packing) return report_.documents;
+  if (!options_.packing) return least_blocks();
   pack(epoch, [](const DocumentSpan&, uint32_t) {});
   return opened_;
 }
@@ -149,10 +205,12 @@ void Packer::build(int64_t epoch, EpochBlocks& out) {
   for (size_t i = 0; i < placed_.size(); ++i) out.documents[out.starts[block_of_[i] + 1]++] = placed_[i];
 }
 
-// Returns the block for the next document.
-uint32_t Packer::place(int64_t length) {
+// Returns the block for the next documents, which have `length` tokens together.
+uint32_t Packer::place(int64_t length, int64_t documents) {
   if (!options_.packing) return opened_++;
-  auto block = std::find_if(open_.begin(), open_.end(), [&](const OpenBlock& b) { return b.free_tokens >= length; });
+  auto block = std::find_if(open_.begin(), open_.end(), [&](const OpenBlock& b) {
+    return b.free_tokens >= length && b.free_documents >= documents;
+  });
   if (block == open_.end()) {
     if (open_.size() == kOpenBlocks) {
       open_.erase(std::min_element(open_.begin(), open_.end(), [](const OpenBlock& a, const OpenBlock& b) {
@@ -164,7 +222,8 @@ uint32_t Packer::place(int64_t length) {
   }
   const uint32_t number = block->number;
   block->free_tokens -= length;
-  if (--block->free_documents == 0 || block->free_tokens == 0) open_.erase(block);
+  block->free_documents -= documents;
+  if (block->free_documents == 0 || block->free_tokens == 0) open_.erase(block);
   return number;
 }
 
@@ -236,11 +295,14 @@ void BlockStream::seek(int64_t step) {
     }
   }
   while (end_of(held_[used_ - 1]) < end_) hold_next();
-  tokens_ = loss_tokens_ = 0;
+  tokens_ = loss_tokens_ = pairs_ = first_loss_tokens_ = 0;
   for (int64_t number = begin_; number < end_; ++number) {
     for (const DocumentSpan& d : run_block(number)) {
       tokens_ += d.length;
       loss_tokens_ += counted_labels(dataset_, d);
+      if (!dataset_.has_pairs() || d.begin >= dataset_.second(d.sample)) continue;
+      pairs_++;
+      first_loss_tokens_ += counted_labels(dataset_, d);
     }
   }
 }

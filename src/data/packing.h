@@ -3,6 +3,7 @@
 // number alone.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,7 +17,8 @@
 namespace snug {
 
 // Says what becomes of a sample that is longer than a block: its head is kept; it becomes several documents, each as
-// long as a block but the last; it is left out.
+// long as a block but the last; it is left out. Of a pair that is cut, both documents lose equally many tokens of their
+// prompt's beginning, and one whose prompt is too short for that is left out; pairs are not split.
 enum class LongSamples { Cut, Split, Drop };
 
 // Returns the value of "cut", "split" or "drop"; throws UserError for another name.
@@ -50,6 +52,8 @@ struct PackingReport {
   int64_t loss_tokens = 0;   // an epoch
   int64_t without_loss = 0;  // samples without a loss token, which are left out
   int64_t cut_off_loss = 0;  // samples with loss tokens only in what is cut off, which are left out
+  int64_t long_replies = 0;  // pairs whose replies leave no room for a prompt, which are left out
+  int64_t equal_pairs = 0;   // pairs of equal documents, which are left out, as they teach nothing
 
   bool operator==(const PackingReport&) const = default;
 };
@@ -77,7 +81,8 @@ struct EpochBlocks {
 // are open at a time; a document goes into the first of them, in the order in which they were opened, that has room for
 // all of it; max_documents(1, sequence_length) documents close a block. Where none has room, a new one is opened, and
 // if 64 are open the fullest (the first of equals) is closed before. Blocks are numbered as they are opened. So a
-// document is never split over blocks, and packed or not each keeps its tokens, positions and loss.
+// document is never split over blocks, and packed or not each keeps its tokens, positions and loss. The two documents
+// of a pair lie one after the other in one block.
 class Packer {
  public:
   // `selection` holds the samples that take part, in file order. Throws UserError that says why if no document with a
@@ -103,12 +108,14 @@ class Packer {
   };
 
   bool examine(uint32_t sample);
+  bool examine_pair(uint32_t sample);
   template <class Visit>
   int64_t for_each_document(uint32_t sample, Visit&& visit) const;
+  std::optional<std::array<DocumentSpan, 2>> pair_of(uint32_t sample) const;
   // Puts the documents of an epoch into blocks, one after another, and calls visit(DocumentSpan, block).
   template <class Visit>
   void pack(int64_t epoch, Visit&& visit);
-  uint32_t place(int64_t length);
+  uint32_t place(int64_t length, int64_t documents);
 
   const Dataset& dataset_;
   PackingOptions options_;
@@ -164,6 +171,9 @@ class BlockStream {
   // that counts (the first of a document has none).
   int64_t tokens() const { return tokens_; }
   int64_t loss_tokens() const { return loss_tokens_; }
+  // Return, of a data set of pairs, how many there are, and the tokens with a label in their first documents.
+  int64_t pairs() const { return pairs_; }
+  int64_t first_loss_tokens() const { return first_loss_tokens_; }
 
  private:
   struct Held {
@@ -188,7 +198,7 @@ class BlockStream {
   std::vector<Held> held_;       // the epochs that the step touches come first, in order; the others are room
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
-  int64_t tokens_ = 0, loss_tokens_ = 0;
+  int64_t tokens_ = 0, loss_tokens_ = 0, pairs_ = 0, first_loss_tokens_ = 0;
 };
 
 }  // namespace snug

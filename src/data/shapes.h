@@ -60,8 +60,11 @@ struct Document {
 };
 // Holds token ids and labels. Labels stand under their own token, as in Hugging Face's libraries: the label at i is
 // predicted from what comes before i; kNoLabel for no loss.
+// Of a pair the chosen document comes first and the rejected one behind it.
 struct TokenSample {
   std::vector<int32_t> ids, labels;
+  uint32_t second = 0;           // of a pair: where its second document begins, not 0
+  std::optional<float> value{};  // of a pair: its margin; of a reply that is judged: 1 if it is desirable, else 0
 };
 constexpr int32_t kNoLabel = -100;
 
