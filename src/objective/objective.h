@@ -1,0 +1,55 @@
+// Says what a step minimises: the cross-entropy of replies, or what preferences say of them. Formulas: Rafailov et al.,
+// arXiv:2305.18290 (DPO); Azar et al., arXiv:2310.12036 (IPO); D'Oosterlinck et al., arXiv:2408.06266 (APO); Hong et
+// al., arXiv:2403.07691 (ORPO); Meng et al., arXiv:2405.14734 (SimPO); Ethayarajh et al., arXiv:2402.01306 (KTO).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/fields.h"
+
+namespace snug {
+
+enum class ObjectiveKind : uint8_t { Sft, Dpo, Orpo, SimPo, Kto, Reward };
+
+// Returns the value of "sft", "dpo", "orpo", "simpo", "kto" or "reward"; throws UserError for another name.
+ObjectiveKind objective_from_name(std::string_view name);
+std::string_view name(ObjectiveKind kind);
+
+// Names the losses of dpo.
+enum class PreferenceLoss : uint8_t { Sigmoid, Cdpo, Robust, Hinge, Ipo, SigmoidNorm, ApoZero, ApoDown };
+
+// Returns the value of "sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero" or "apo_down"; throws
+// UserError for another name.
+PreferenceLoss preference_loss_from_name(std::string_view name);
+std::string_view name(PreferenceLoss loss);
+
+struct ObjectiveOptions {
+  ObjectiveKind kind = ObjectiveKind::Sft;
+  PreferenceLoss preference_loss = PreferenceLoss::Sigmoid;  // dpo
+  double beta = 0.1;           // scales log-ratios; of orpo, weighs the odds beside the cross-entropy
+  double label_smoothing = 0;  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5
+  double nll_weight = 0;       // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
+  double simpo_gamma = 0.5;    // simpo: the margin between the two replies' rewards
+
+  // Returns whether a sample is a pair of replies.
+  bool pairs() const {
+    return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Orpo || kind == ObjectiveKind::SimPo;
+  }
+  // Returns whether log-probabilities count by their distance from a reference model's.
+  bool has_reference() const { return kind == ObjectiveKind::Dpo; }
+  bool operator==(const ObjectiveOptions&) const = default;
+};
+
+template <RecordOf<ObjectiveOptions> R, class Visit>
+void visit_fields(R& options, Visit&& visit) {
+  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma] = options;
+  visit("objective", kind);
+  visit("preference_loss", preference_loss);
+  visit("beta", beta);
+  visit("label_smoothing", label_smoothing);
+  visit("nll_weight", nll_weight);
+  visit("simpo_gamma", simpo_gamma);
+}
+
+}  // namespace snug

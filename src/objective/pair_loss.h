@@ -1,0 +1,38 @@
+// Computes the losses of pairs of replies and their derivatives, in fp64.
+#pragma once
+
+#include <cstdint>
+
+#include "objective/objective.h"
+
+namespace snug {
+
+// Holds what is known of a reply: sums over its loss tokens.
+struct ScoredReply {
+  double log_probability = 0;  // natural
+  double reference = 0;        // that of the reference; 0 where there is none
+  int64_t tokens = 1;
+
+  double mean() const { return log_probability / static_cast<double>(tokens); }
+};
+
+struct PairLoss {
+  double loss = 0;
+  double by_chosen = 0, by_rejected = 0;  // derivatives by the replies' log-probabilities
+};
+
+// Returns the loss of a pair, without the cross-entropy of nll_weight.
+PairLoss pair_loss(const ObjectiveOptions& options, const ScoredReply& chosen, const ScoredReply& rejected);
+
+// Returns what the objective takes for the reward of a reply: beta times its distance from the reference or, where
+// there is none, beta times its mean log-probability.
+double reward_of(const ObjectiveOptions& options, const ScoredReply& reply);
+
+// Returns the logarithm of the odds ratio of orpo: log p/(1-p) of the chosen reply less that of the rejected one, where
+// log p is the mean log-probability of a token.
+double log_odds_ratio(const ScoredReply& chosen, const ScoredReply& rejected);
+
+// Returns log(sigmoid(x)), which is finite for every finite x.
+double log_sigmoid(double x);
+
+}  // namespace snug
