@@ -12,6 +12,7 @@
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"
+#include "cli/objective.h"
 #include "cli/use.h"
 #include "model/model_config.h"
 
@@ -112,6 +113,24 @@ int plan_command(Options options, const CommandFlags& flags) {
 
 namespace {
 
+void say_of_pairs(const EvaluationResult& result, const PackingReport& report, bool json) {
+  const auto metric = [&](std::string_view name) {
+    return std::ranges::find(result.metrics, name, &NamedNumbers::value_type::first)->second;
+  };
+  const double accuracy = metric("rewards/accuracies"), margin = metric("rewards/margins");
+  if (!json) {
+    fmt::print("loss {:.4f}  accuracy {:.3f}  margin {:.4f}  over {} pairs ({} tokens, {} of them with loss)\n",
+               result.loss, accuracy, margin, result.pairs, result.tokens, result.loss_tokens);
+    return;
+  }
+  nlohmann::ordered_json line{{"loss", result.loss},       {"accuracy", accuracy},
+                              {"margin", margin},          {"pairs", result.pairs},
+                              {"tokens", result.tokens},   {"loss_tokens", result.loss_tokens},
+                              {"samples", report.samples}, {"long_samples", report.long_samples}};
+  for (const auto& [name, value] : result.metrics) line[name] = value;
+  fmt::print("{}\n", to_line(line));
+}
+
 // Does the work of one rank; rank 0 prints the result.
 void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
   const Cut& cut = session.spec().cut;
@@ -123,7 +142,10 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
     say_lines(corpus.notes);
     say_lines(evaluation_notes(source.stream().report(), options, "data"));
   }
-  const EvaluationResult result = evaluate(session, source, source.stream().steps());
+  RunPairs pairs(session.spec(), corpus, source, nullptr);
+  if (const std::string line = pairs.find_references(session, options); session.rank() == 0 && !line.empty())
+    say(fmt::format("{}\n", line));
+  const EvaluationResult result = evaluate(session, source, source.stream().steps(), pairs.of_data());
   if (!std::isfinite(result.loss)) {
     const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
     user_error("the loss is {}{}", result.loss,
@@ -135,6 +157,7 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
   if (session.rank() != 0) return;
   const double perplexity = std::exp(result.loss);
   const PackingReport& report = source.stream().report();
+  if (pairs.of_data()) return say_of_pairs(result, report, json);
   if (json)
     fmt::print("{}\n", to_line({{"loss", result.loss},
                                 {"perplexity", perplexity},
@@ -157,6 +180,12 @@ int eval_command(Options options, const CommandFlags& flags) {
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   options.disk_taken = corpus.cache_bytes;
   JobSpec spec = make_job(options, Purpose::Evaluate);
+  if (spec.objective.has_reference() && options.adapter.empty())
+    user_error(
+        "objective: found {}, expected an --adapter beside it: what eval looks at is the model with its adapter "
+        "against "
+        "the model without it; orpo and simpo need no such reference",
+        options.objective);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
   const Planned planned = plan_use(std::move(spec), options, comm.get());

@@ -11,6 +11,7 @@
 #include "base/rounding.h"
 #include "cli/launch.h"
 #include "cli/numerics.h"
+#include "cli/objective.h"
 #include "cli/rules.h"
 #include "cli/saving.h"
 #include "cli/text.h"
@@ -110,6 +111,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
                         : full_parameters(spec.model, false);
   const std::string stored_otherwise = random ? "" : store_as_files_do(spec.table, options.model);
   spec.numerics = numerics_of(options);
+  if (purpose == Purpose::Train || purpose == Purpose::Evaluate) spec.objective = objective_of(options);
   request.dtype = config.dtype.value_or(DType::BF16);
   if (const auto& stored = config.quantization;
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))

@@ -21,7 +21,9 @@ int64_t wanted_warmup(const Options& options, int64_t steps) {
 }  // namespace
 
 double learning_rate(const Options& options) {
-  return options.learning_rate.value_or(options.method == "lora" ? 2e-4 : 1e-5);
+  const bool lora = options.method == "lora";
+  if (options.objective == "sft") return options.learning_rate.value_or(lora ? 2e-4 : 1e-5);
+  return options.learning_rate.value_or(lora ? 5e-6 : 5e-7);
 }
 
 Schedule make_schedule(const Options& options, int64_t steps) {

@@ -330,7 +330,27 @@ std::vector<OptionSpec> training_specs() {
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
-      open_number_option("learning_rate", &O::learning_rate, 1e3, "2e-4 for lora, 1e-5 for full"),
+      word_option("objective", &O::objective, {"sft", "dpo", "orpo", "simpo", "kto", "reward"},
+                  "what a step minimises: the cross-entropy of replies, or what pairs of replies say"),
+      word_option("preference_loss", &O::preference_loss,
+                  {"sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "apo_down"},
+                  "the loss of dpo"),
+      open_number_option("beta", &O::beta, 1e6, "scale of log-ratios; of orpo, weight of the odds (0.1; simpo 2)"),
+      number_option("label_smoothing", &O::label_smoothing, 0, 0.4999,
+                    "cdpo, robust: share of pairs taken to be the wrong way round (0)"),
+      open_number_option(
+          "nll_weight", &O::nll_weight, 1e6,
+          "dpo, orpo, simpo: weight of the chosen replies' cross-entropy beside the pairs' loss (0; orpo "
+          "1)"),
+      number_option("simpo_gamma", &O::simpo_gamma, 0, 1e6, "simpo: margin between the rewards of a pair (0.5)"),
+      text_option("reference", &O::reference,
+                  "dpo: whose log-probabilities the model's are set against; auto: its own before the first step, "
+                  "without an adapter; adapter: with the adapter that is continued"),
+      text_option("reference_cache", &O::reference_cache,
+                  "directory in which they are kept, for any run that needs the same (the run's, reference)"),
+
+      open_number_option("learning_rate", &O::learning_rate, 1e3,
+                         "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for dpo, orpo and simpo"),
       word_option("schedule", &O::schedule, {"constant", "linear", "cosine"}, "how the learning rate falls"),
       open_integer_option("warmup_steps", &O::warmup_steps, "steps of rising learning rate; wins over warmup_ratio",
                           kMaxCount, 0),

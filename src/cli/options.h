@@ -57,7 +57,11 @@ struct Options {
   std::optional<std::string> base_format;  // not given: as the model is stored, else the products' format
   std::string gradient_accumulator = "fp32";
 
-  std::optional<double> learning_rate;  // not given: by method
+  std::string objective = "sft", preference_loss = "sigmoid", reference = "auto", reference_cache;
+  std::optional<double> beta, nll_weight;  // not given: by objective
+  double label_smoothing = 0, simpo_gamma = 0.5;
+
+  std::optional<double> learning_rate;  // not given: by method and objective
   std::string schedule = "cosine";
   std::optional<int64_t> warmup_steps;
   std::optional<double> warmup_ratio;  // not given: by schedule and steps

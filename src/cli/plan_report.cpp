@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/rounding.h"
 #include "cli/kernel_report.h"
+#include "cli/objective.h"
 #include "cli/rules.h"
 #include "cli/saving.h"
 #include "plan/search/simplicity.h"
@@ -468,6 +469,8 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   std::string text =
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", planned.spec.model.architecture,
                   grouped(table.count(false)), grouped(table.count(true)), method_words(planned.spec));
+  if (const ObjectiveOptions& objective = planned.spec.objective; objective.kind != ObjectiveKind::Sft)
+    text += fmt::format("{:<13} {}\n", "objective", objective_words(objective));
   const std::optional<Machine>& machine = planned.target.machine();
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on {}\n", "step", counted(options.batch_size, "block"),
                       grouped(a.cut.sequence_length), options.compute,

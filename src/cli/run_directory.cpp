@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr const char* kJob = "job.yaml";
 constexpr const char* kPlan = "plan.json";
 constexpr const char* kResults[] = {"metrics.jsonl", "metrics.csv", "tensorboard", "adapter",
-                                    "model",         "checkpoints", kRunFormat};
+                                    "model",         "checkpoints", "reference",   kRunFormat};
 
 // What people and --trace may put beside these, and what is said there of a run that is replaced.
 constexpr const char* kOfRun[] = {"trace.json", "samples-after.jsonl"};

@@ -154,6 +154,12 @@ int64_t Packer::least_blocks() const {
   return dataset_.has_pairs() ? report_.documents / 2 : report_.documents;
 }
 
+std::vector<std::array<DocumentSpan, 2>> Packer::pairs() const {
+  std::vector<std::array<DocumentSpan, 2>> all;
+  for (const uint32_t sample : selection_) all.push_back(pair_of(sample).value());
+  return all;
+}
+
 EpochBlocks Packer::reserve() const {
   EpochBlocks out;
   out.documents.resize(placed_.size());

@@ -96,6 +96,8 @@ class Packer {
   bool counts_are_equal() const { return !options_.packing || !options_.shuffle; }
   // Returns a number of blocks below which no epoch falls.
   int64_t least_blocks() const;
+  // Returns what is left of every pair that takes part, in file order.
+  std::vector<std::array<DocumentSpan, 2>> pairs() const;
   // Returns room for any epoch, so that build() does not allocate.
   EpochBlocks reserve() const;
   // Replaces the blocks by those of an epoch (from 0). One thread may call it at a time.
@@ -174,6 +176,8 @@ class BlockStream {
   // Return, of a data set of pairs, how many there are, and the tokens with a label in their first documents.
   int64_t pairs() const { return pairs_; }
   int64_t first_loss_tokens() const { return first_loss_tokens_; }
+  // Returns Packer::pairs() of the data.
+  std::vector<std::array<DocumentSpan, 2>> pairs_of_data() const { return packer_.pairs(); }
 
  private:
   struct Held {

@@ -76,6 +76,9 @@ class Builder {
         tokens_(tokens),
         dropout_seed_(dropout_seed) {}
 
+  // Makes linears of what is recorded from now on as if they had no adapters, for a pass without gradients.
+  void leave_out_adapters() { adapters_ = false; }
+
   // Makes the calls that follow record on this layer's tape; names of ops and buffers start with `site`.
   void enter(int layer, std::string_view site);
 
@@ -202,6 +205,7 @@ class Builder {
   DType compute_;
   int64_t tokens_;
   std::optional<uint64_t> dropout_seed_;
+  bool adapters_ = true;
   bool backward_ = false;
   int layer_ = kNoLayer;
   std::string site_;

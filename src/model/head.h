@@ -11,16 +11,25 @@ struct HeadParams {
   Norm norm;
   ParamId projection = kNoParam;
   float logits_factor = 1, logits_cap = 0;
+  bool fp32_logits = false;   // else they are of the products' dtype
   int64_t chunk_rows = 1024;  // decides results, as a weight gradient is summed chunk by chunk and rounded after each
 };
 
-// Writes the sum of the pass's losses to `loss` [1] fp32 (adding to what is there if `accumulate`).
-void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
-               bool accumulate);
+// Returns the cross-entropy of each of the pass's loss rows, [T] fp32: what its log-probability is with its sign
+// changed, times the batch's weight.
+Operand head_losses(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch);
 
-// Does what head_loss() does, and emits the gradients of norm and projection, where they are trained, and of x.
+// Holds what an objective makes of the cross-entropies of rows: the weight of each row's gradient, and its part of the
+// loss, both [T] fp32.
+struct RowWeights {
+  Operand weights, losses;
+};
+
+// Writes the sum of the pass's losses to `loss` [1] fp32 (adding to what is there if `accumulate`), and emits the
+// gradients of norm and projection, where they are trained, and of x. With `weigh` the logits are made twice: it gets
+// what head_losses() returns, and says what rows weigh when their gradient is made.
 void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
-                            bool accumulate);
+                            bool accumulate, const std::function<RowWeights(const Operand& losses)>& weigh = {});
 
 // Returns the logits of one token, [1, V] fp32; `row` [1] int32 says which.
 Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row);

@@ -1,5 +1,7 @@
 #include "model/linear.h"
 
+#include <utility>
+
 #include "program/adapter.h"
 
 namespace snug {
@@ -99,7 +101,7 @@ Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::
   const int64_t rows = shape(x).rows();
   std::vector<Value> inputs{x};
   std::optional<Value> dropped, xa;
-  if (!linear.lora.parts.empty()) {
+  if (!linear.lora.parts.empty() && adapters_) {
     if (drops_input(*this, linear))
       dropped = record(std::make_unique<AdapterDropoutNode>(linear), {x},
                        {{linear.site + ".dropped", shape(x), compute_, ActivationClass::AlwaysRecompute}});
@@ -144,7 +146,8 @@ void LinearNode::compute_gated(Builder& b, const Operand& gate_up, const std::op
   if (adapter) operands.insert(operands.end(), {adapter->u, *adapter->v});
   operands.push_back(write(gate_up));
   if (h) operands.push_back(write(*h));
-  b.emitter().op(linear_.site, SwiGluGemm{parts_of(linear_), h.has_value(), gated_.value()}, operands);
+  const AdaptedParts parts = adapter ? parts_of(linear_) : AdaptedParts{};
+  b.emitter().op(linear_.site, SwiGluGemm{parts, h.has_value(), gated_.value()}, operands);
 }
 
 std::optional<LinearNode::AdapterTerm> LinearNode::adapter_term(Builder& b) const {
@@ -177,6 +180,8 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     multiply_adapter(b, fmt::format("{}.lora", site), backward, *adapter, y);
     last = addend;
     addend = y;
+  } else if (!backward && !linear_.lora.parts.empty()) {
+    last = std::exchange(addend, std::nullopt);  // an adapter that is left out rounds what one of zeros would
   }
   std::vector<Operand> operands;
   if (fp8) {

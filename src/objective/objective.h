@@ -31,6 +31,7 @@ struct ObjectiveOptions {
   double label_smoothing = 0;  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5
   double nll_weight = 0;       // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
   double simpo_gamma = 0.5;    // simpo: the margin between the two replies' rewards
+  bool adapted_reference = false;  // dpo: the reference has the adapter that training begins with
 
   // Returns whether a sample is a pair of replies.
   bool pairs() const {
@@ -43,13 +44,14 @@ struct ObjectiveOptions {
 
 template <RecordOf<ObjectiveOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma] = options;
+  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, adapted_reference] = options;
   visit("objective", kind);
   visit("preference_loss", preference_loss);
   visit("beta", beta);
   visit("label_smoothing", label_smoothing);
   visit("nll_weight", nll_weight);
   visit("simpo_gamma", simpo_gamma);
+  visit("adapted_reference", adapted_reference);
 }
 
 }  // namespace snug

@@ -450,6 +450,9 @@ enum class HostJob : uint8_t {
   TakeLoss,     // r: losses [ranks, 1] fp32
   TakeLogits,   // r: logits [n, V] fp32
   FillHeader,   // w: bytes of file `index` from its start: what stands before the tensors
+  WeighRows,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32, of the program's pass `index`; w: weights
+              // and losses of this rank's rows [T] fp32, and the bytes they lie in
+  TakeScores,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32
 };
 struct HostTask {
   HostJob job = HostJob::FillBatch;
@@ -488,7 +491,7 @@ struct RuntimeScalars {
   int64_t documents = 0;  // in this pass's batch
   int64_t loss_rows = 0;  // rows with a loss target
   int64_t segments = 0;   // distinct token ids
-  float loss_scale = 0;   // 1 / loss tokens of the whole step over all ranks and passes
+  float loss_scale = 0;   // 1 / loss tokens, or pairs, of the whole step over all ranks and passes
   int64_t step = 0;       // counted from 1
   double learning_rate = 0;
   int64_t position = 0;     // tokens in the cache already, in generation

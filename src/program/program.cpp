@@ -177,8 +177,8 @@ std::string_view name(Scatter how) {
 }
 
 std::string_view name(HostJob job) {
-  constexpr std::array<std::string_view, 6> kNames{"fill_batch", "fill_tokens", "take_metrics",
-                                                   "take_loss",  "take_logits", "fill_header"};
+  constexpr std::array<std::string_view, 8> kNames{"fill_batch",  "fill_tokens", "take_metrics", "take_loss",
+                                                   "take_logits", "fill_header", "weigh_rows",   "take_scores"};
   return kNames[static_cast<size_t>(job)];
 }
 

@@ -25,6 +25,7 @@ nlohmann::ordered_json metrics_json(const StepMetrics& m) {
       {"device_bytes", m.device_bytes},
       {"host_bytes", m.host_bytes}};
   if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
+  for (const auto& [name, value] : m.others) line[name] = value;
   return line;
 }
 
@@ -33,22 +34,20 @@ namespace {
 using Object = nlohmann::ordered_json;
 
 // Returns the columns of a table: the keys that any step may have.
-const std::vector<std::string>& columns() {
-  static const std::vector<std::string> all = [] {
-    StepMetrics every;
-    every.eval_loss = 0;
-    const Object object = metrics_json(every);
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : object.items()) keys.push_back(key);
-    return keys;
-  }();
-  return all;
+std::vector<std::string> columns(const std::vector<std::string>& others) {
+  StepMetrics every;
+  every.eval_loss = 0;
+  for (const std::string& name : others) every.others.emplace_back(name, 0);
+  const Object object = metrics_json(every);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
 }
 
 // Numbers as metrics.jsonl has them; nothing where a step has none.
-std::string csv_row(const Object& line) {
+std::string csv_row(const Object& line, const std::vector<std::string>& columns) {
   std::vector<std::string> cells;
-  for (const std::string& key : columns())
+  for (const std::string& key : columns)
     cells.push_back(line.contains(key) && line[key].is_number() ? line[key].dump() : "");
   return fmt::format("{}\n", fmt::join(cells, ","));
 }
@@ -66,10 +65,12 @@ std::vector<Object> kept_lines(const std::filesystem::path& path, int64_t keep_s
 
 }  // namespace
 
-MetricsFiles::MetricsFiles(const std::filesystem::path& out, int64_t keep_steps, MetricsFormats formats) {
+MetricsFiles::MetricsFiles(const std::filesystem::path& out, int64_t keep_steps, MetricsFormats formats,
+                           const std::vector<std::string>& others)
+    : columns_(columns(others)) {
   const std::vector<Object> kept = kept_lines(out / "metrics.jsonl", keep_steps);
-  std::string lines, rows = fmt::format("{}\n", fmt::join(columns(), ","));
-  for (const Object& object : kept) lines += object.dump() + "\n", rows += csv_row(object);
+  std::string lines, rows = fmt::format("{}\n", fmt::join(columns_, ","));
+  for (const Object& object : kept) lines += object.dump() + "\n", rows += csv_row(object, columns_);
   lines_.emplace(out / "metrics.jsonl", lines);
   if (formats.csv) rows_.emplace(out / "metrics.csv", rows);
   if (!formats.tensorboard) return;
@@ -81,7 +82,7 @@ MetricsFiles::MetricsFiles(const std::filesystem::path& out, int64_t keep_steps,
 void MetricsFiles::append(const StepMetrics& metrics) {
   const Object object = metrics_json(metrics);
   lines_->append(object.dump() + "\n");
-  if (rows_) rows_->append(csv_row(object));
+  if (rows_) rows_->append(csv_row(object, columns_));
   if (events_) events_->append(metrics.step, object);
 }
 

@@ -5,11 +5,16 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "train/appended_file.h"
 #include "train/event_file.h"
 
 namespace snug {
+
+// Numbers by their names in metrics.jsonl.
+using NamedNumbers = std::vector<std::pair<std::string, double>>;
 
 struct StepMetrics {
   int64_t step = 0;
@@ -18,6 +23,7 @@ struct StepMetrics {
   double step_seconds = 0;
   uint64_t device_bytes = 0, host_bytes = 0;
   std::optional<double> eval_loss;
+  NamedNumbers others{};  // of the objective
 };
 
 // Returns them as a line of metrics.jsonl has them.
@@ -33,11 +39,13 @@ struct MetricsFormats {
 class MetricsFiles {
  public:
   // Keeps the lines of steps up to `keep_steps` of a run that is resumed; 0 starts afresh. Other formats have these
-  // steps too; of events, where the directory has none yet.
-  MetricsFiles(const std::filesystem::path& out, int64_t keep_steps, MetricsFormats formats);
+  // steps too; of events, where the directory has none yet. `others` names what StepMetrics::others may hold.
+  MetricsFiles(const std::filesystem::path& out, int64_t keep_steps, MetricsFormats formats,
+               const std::vector<std::string>& others = {});
   void append(const StepMetrics& metrics);
 
  private:
+  std::vector<std::string> columns_;
   std::optional<AppendedFile> lines_, rows_;
   std::optional<EventFile> events_;
 };

@@ -10,7 +10,7 @@ StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selecti
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {
   stream_.seek(step - 1);
-  return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch()};
+  return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch(), stream_.pairs()};
 }
 
 void StreamSource::fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) {

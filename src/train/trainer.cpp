@@ -39,9 +39,15 @@ class Due {
 
 }  // namespace
 
-EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes) {
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, PairObjective* pairs) {
   EvaluationResult result;
   double sum = 0;
+  if (pairs) {
+    pairs->begin();
+    session.on(HostJob::TakeScores, [pairs](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+      pairs->add(0, views[0]);
+    });
+  }
   session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
     source.fill(0, batch_views(views), runtime);
   });
@@ -53,11 +59,21 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
     const BatchSource::Step counts = source.begin_step(pass);
     result.tokens += counts.tokens;
     result.loss_tokens += counts.loss_tokens;
+    result.pairs += counts.pairs;
     session.run(Task::Evaluate, {}, session.spec().cut.shape_for(source.pass_tokens(0)));
   }
   check(result.loss_tokens > 0, "an evaluation without loss tokens");
-  result.loss = sum / static_cast<double>(result.loss_tokens);
+  result.loss = pairs ? pairs->loss() : sum / static_cast<double>(result.loss_tokens);
+  if (pairs) result.metrics = pairs->metrics();
   return result;
+}
+
+std::vector<std::string> TrainerOptions::metric_names() const {
+  std::vector<std::string> names;
+  if (pairs) names = pairs->metric_names();
+  if (validation_pairs)
+    for (const std::string& name : validation_pairs->metric_names()) names.push_back("eval_" + name);
+  return names;
 }
 
 Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, int64_t validation_passes,
@@ -113,7 +129,7 @@ void Trainer::agree() {
 Ending Trainer::run() {
   const bool reports = session_.rank() == 0;
   std::optional<MetricsFiles> files;
-  if (reports) files.emplace(options_.out, state_.step, options_.metrics_formats);
+  if (reports) files.emplace(options_.out, state_.step, options_.metrics_formats, options_.metric_names());
   Progress progress("step", state_.step, options_.steps, reports);
   Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
@@ -175,7 +191,8 @@ void Trainer::do_step(int64_t number) {
   ends_epoch_ = counts.ends_epoch;
   RuntimeScalars runtime;
   check(counts.loss_tokens > 0, "step {} has no loss tokens", number);
-  runtime.loss_scale = static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens));
+  const auto divisor = static_cast<double>(options_.pairs ? counts.pairs : counts.loss_tokens);
+  runtime.loss_scale = static_cast<float>(1.0 / divisor);
   runtime.step = number;
   runtime.learning_rate = options_.schedule.at(number);
   run_passes(runtime);
@@ -183,7 +200,8 @@ void Trainer::do_step(int64_t number) {
   if (scalars_.finite == 0) refuse_non_finite(number);
   metrics_ = {};
   metrics_.step = number;
-  metrics_.loss = static_cast<double>(loss_sum_) / static_cast<double>(counts.loss_tokens);
+  metrics_.loss = options_.pairs ? options_.pairs->loss() : static_cast<double>(loss_sum_) / divisor;
+  if (options_.pairs) metrics_.others = options_.pairs->metrics();
   metrics_.grad_norm = static_cast<double>(scalars_.norm);
   metrics_.learning_rate = options_.schedule.at(number);
   metrics_.tokens = counts.tokens;
@@ -200,6 +218,14 @@ void Trainer::run_passes(const RuntimeScalars& runtime) {
   session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& counts) {
     data_.fill(first + task.index, batch_views(views), counts);
   });
+  if (PairObjective* const pairs = options_.pairs) {
+    pairs->begin();
+    session_.on(HostJob::WeighRows,
+                [&, pairs](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+                  pairs->weigh(first + task.index, session_.rank(), views[0], numbers_of<float>(views[1]),
+                               numbers_of<float>(views[2]));
+                });
+  }
   const Cut& cut = session_.spec().cut;
   std::vector<int64_t> tokens;
   for (int64_t pass = 0; pass < cut.passes; pass++) tokens.push_back(data_.pass_tokens(pass));
@@ -272,8 +298,9 @@ void Trainer::refuse_non_finite(int64_t number) {
 }
 
 void Trainer::evaluate_now() {
-  const EvaluationResult result = evaluate(session_, *validation_, validation_passes_);
+  const EvaluationResult result = evaluate(session_, *validation_, validation_passes_, options_.validation_pairs);
   metrics_.eval_loss = result.loss;
+  for (const auto& [name, value] : result.metrics) metrics_.others.emplace_back("eval_" + name, value);
   if (std::isfinite(result.loss) && (!state_.best_eval_loss || result.loss < *state_.best_eval_loss)) {
     state_.best_eval_loss = result.loss;
     state_.best_step = state_.step;

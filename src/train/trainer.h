@@ -10,6 +10,7 @@
 #include "tensor/step_scalars.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/pair_objective.h"
 #include "train/schedule.h"
 
 namespace snug {
@@ -21,6 +22,7 @@ class BatchSource {
   struct Step {
     int64_t tokens = 0, loss_tokens = 0;  // over all passes; loss tokens are never 0
     bool ends_epoch = false;
+    int64_t pairs = 0;  // where samples are pairs
   };
   // Begins step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
@@ -49,25 +51,31 @@ struct TrainerOptions {
   // Called by rank 0 with {"event": "step", ...} after a step, as metrics.jsonl has it, and with "checkpoint" when one
   // is on disk.
   std::function<void(const nlohmann::ordered_json&)> event = [](const nlohmann::ordered_json&) {};
-  std::filesystem::path trace;    // a Chrome trace of the first steps is written there; empty: none
-  PerSpace<uint64_t> overhead{};  // bytes taken besides the arenas
+  std::filesystem::path trace;                // a Chrome trace of the first steps is written there; empty: none
+  PairObjective* pairs = nullptr;             // of the data, where samples are pairs
+  PairObjective* validation_pairs = nullptr;  // of what is held out
+  PerSpace<uint64_t> overhead{};              // bytes taken besides the arenas
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
                     // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   // Rank 0 calls it before it writes anything into `out`; it throws where another process has taken that over.
   std::function<void()> require_owned = [] {};
   std::function<void(const std::string&)> log = [](const std::string&) {};
+
+  // Returns the names of the metrics that steps have besides those of StepMetrics.
+  std::vector<std::string> metric_names() const;
 };
 
 struct EvaluationResult {
-  double loss = 0;  // mean over loss tokens
-  int64_t tokens = 0, loss_tokens = 0;
+  double loss = 0;  // mean over loss tokens, or the objective's over pairs
+  int64_t tokens = 0, loss_tokens = 0, pairs = 0;
+  NamedNumbers metrics{};  // of pairs
 };
 
 // Returns the mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
 // It is equal to the bit on any number of ranks, as the losses of passes are summed in fp64 in the order of their
-// blocks.
-EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
+// blocks. Where samples are pairs, `pairs` is made for the source.
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, PairObjective* pairs = nullptr);
 
 // Returns the first parameter, of those that this rank has in memory and that were not updated within the backward,
 // with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. It must

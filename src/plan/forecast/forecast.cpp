@@ -25,6 +25,8 @@ std::string_view phase_of(Task task) {
       return "step";
     case Task::Evaluate:
       return "eval";
+    case Task::Score:
+      return "reference";
     case Task::Save:
     case Task::Export:
       return "save";

@@ -11,7 +11,7 @@ namespace snug {
 
 struct Forecast : Footprint {
   struct Phase {
-    std::string name;  // "load", "step", "eval", "save", "generate"
+    std::string name;  // "load", "step", "eval", "reference", "save", "generate"
     PerSpace<uint64_t> bytes{};
   };
   std::vector<Phase> phases;

@@ -19,8 +19,9 @@ constexpr uint64_t kShardBytes = 5'000'000'000;  // of one file of a written mod
 const std::map<Task, std::vector<Task>>& successors() {
   static const std::map<Task, std::vector<Task>> table{
       {Task::Load,
-       {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export, Task::Prefill, Task::Decode}},
-      {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+       {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Score, Task::Save, Task::Export, Task::Prefill,
+        Task::Decode}},
+      {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Score, Task::Save, Task::Export}},
       {Task::Pass, {Task::Update}},
       {Task::First, {Task::Middle, Task::Last}},
       {Task::Middle, {Task::Middle, Task::Last}},
@@ -31,6 +32,7 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::Reapply, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
+      {Task::Score, {Task::Score, Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
       {Task::Export, {Task::Save}},
       {Task::Prefill, {Task::Prefill, Task::Decode}},
@@ -84,6 +86,7 @@ class Compiler {
              storage_,
              spec_.numerics,
              spec_.strategy,
+             spec_.objective,
              make_rope_table("rope_table", spec_.model.rope),
              make_local_rope_table(),
              make_query_rope_table()} {
@@ -107,6 +110,7 @@ class Compiler {
         break;
       case Purpose::Evaluate:
         lower_evaluations();
+        lower_scorings();
         result_.passes = {Task::Evaluate};
         break;
       case Purpose::Generate:
@@ -160,6 +164,11 @@ class Compiler {
 
   void lower_evaluations() {
     in_all_shapes([&] { lower_evaluation(job_, add(Task::Evaluate), spec_.cut, shape_); });
+  }
+
+  void lower_scorings() {
+    if (!spec_.objective.has_reference()) return;
+    in_all_shapes([&] { lower_scoring(job_, add(Task::Score), spec_.cut, shape_); });
   }
 
   // Calls the body once for each buffer in which state may be.
@@ -231,6 +240,7 @@ class Compiler {
 
   void lower_around_steps() {
     if (spec_.evaluate) lower_evaluations();
+    lower_scorings();
 
     result_.saved = saved_files();
     for_both_buffers([&] {
@@ -316,9 +326,9 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 16> kNames{
-      "load",   "restore", "pass",    "first",    "middle", "last",   "pass_pending", "first_pending",
-      "update", "flush",   "reapply", "evaluate", "save",   "export", "prefill",      "decode"};
+  constexpr std::array<std::string_view, 17> kNames{
+      "load",  "restore", "pass",     "first", "middle", "last",   "pass_pending", "first_pending", "update",
+      "flush", "reapply", "evaluate", "score", "save",   "export", "prefill",      "decode"};
   return kNames[static_cast<size_t>(task)];
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "objective/objective.h"
 #include "plan/lowering/export.h"
 #include "plan/lowering/persist.h"
 #include "plan/lowering/update.h"
@@ -21,6 +22,7 @@ struct JobSpec {
   ParamRules rules{};  // Train: by which the table was made
   WeightSources sources;
   Numerics numerics;
+  ObjectiveOptions objective{};
   Cut cut;
   Strategy strategy;
   int rank = 0;                         // of cut.ranks
@@ -47,6 +49,7 @@ enum class Task : uint8_t {
   Flush,    // the deferred update, for callers that need the weights before the next step
   Reapply,  // the update that was made within the backward, where clipping changes it
   Evaluate,
+  Score,    // log-probabilities under the reference, before the first step
   Save,     // trainable parameters and state -> files
   Export,   // adapter or model -> files
   Prefill,  // up to kPrefillTokens of a prompt into the caches, padded to that number

@@ -1,6 +1,7 @@
 // Holds what all programs of a job share.
 #pragma once
 
+#include "objective/objective.h"
 #include "plan/layout/storage.h"
 
 namespace snug {
@@ -14,6 +15,7 @@ struct JobContext {
   const Storage& storage;
   const Numerics& numerics;
   const Strategy& strategy;
+  const ObjectiveOptions& objective;
   Operand rope_table;                       // [P, columns of a head that turn] fp32, persistent
   std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
   std::optional<Operand> query_rope_table;  // of queries, where they grow with their positions

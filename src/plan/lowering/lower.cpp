@@ -12,7 +12,8 @@ constexpr int64_t kArrayAlignment = 256;  // bytes, of each array of a batch
 // Holds arrays that the host fills, as one run of bytes so that one copy brings them to the device.
 class HostArrays {
  public:
-  explicit HostArrays(std::span<const ArrayField> fields) : fields_(fields.begin(), fields.end()) {
+  HostArrays(std::string_view name, std::span<const ArrayField> fields)
+      : name_(name), fields_(fields.begin(), fields.end()) {
     for (const ArrayField& field : fields_) {
       offsets_.push_back(bytes_);
       const int64_t bytes = field.shape.count() * static_cast<int64_t>(element_bytes(field.dtype));
@@ -20,13 +21,14 @@ class HostArrays {
     }
   }
 
-  // Emits the filling and the copy; returns the arrays on the device.
-  std::vector<Operand> emit(Emitter& e, const HostTask& task) const {
-    const Operand host = e.tensor("batch.host", DType::U8, {bytes_}, Role::Batch, Space::Host);
-    const Operand device = e.tensor("batch", DType::U8, {bytes_}, Role::Batch);
-    std::vector<Operand> filled = views(host);
-    filled.push_back(write(host));  // all of it, as the gaps between the arrays are copied too
-    e.op("fill", task, std::move(filled), Lane::Host);
+  // Emits the filling, by a task that reads `given` first, and the copy; returns the arrays on the device.
+  std::vector<Operand> emit(Emitter& e, const HostTask& task, std::vector<Operand> given = {}) const {
+    const Operand host = e.tensor(fmt::format("{}.host", name_), DType::U8, {bytes_}, Role::Batch, Space::Host);
+    const Operand device = e.tensor(name_, DType::U8, {bytes_}, Role::Batch);
+    std::vector<Operand> operands = std::move(given);
+    std::ranges::copy(views(host), std::back_inserter(operands));
+    operands.push_back(write(host));  // all of it, as the gaps between the arrays are copied too
+    e.op("fill", task, std::move(operands), Lane::Host);
     e.op("copy", Copy{}, {read(host), write(device)}, Lane::CopyIn);
     return views(device);
   }
@@ -40,6 +42,7 @@ class HostArrays {
     return arrays;
   }
 
+  std::string name_;
   std::vector<ArrayField> fields_;
   std::vector<int64_t> offsets_;
   int64_t bytes_ = 0;
@@ -51,12 +54,17 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
   e.scope("batch");
   const auto fields =
       batch_fields(cut.tokens_of(shape), max_documents(cut.micro_batch, cut.sequence_length)).in_order();
-  return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
+  return BatchBuffers::of(HostArrays("batch", fields).emit(e, HostTask{HostJob::FillBatch, pass}));
 }
 
 HeadParams head_params(const JobContext& job) {
-  return {job.table.final_norm, job.table.head, static_cast<float>(job.model.logits_factor),
-          static_cast<float>(job.model.logits_cap), job.numerics.logits_chunk_rows};
+  // Log-probabilities are summed over replies and taken from one another: what bf16 rounds off would be most of that.
+  return {job.table.final_norm,
+          job.table.head,
+          static_cast<float>(job.model.logits_factor),
+          static_cast<float>(job.model.logits_cap),
+          job.objective.pairs(),
+          job.numerics.logits_chunk_rows};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
@@ -66,11 +74,11 @@ LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuf
 
 namespace {
 
-// Returns a [1] fp32 value of every rank, by rank: [ranks, 1]; with one rank, the value itself.
+// Returns a vector of fp32 of every rank, by rank: [ranks, n]; with one rank, the vector itself.
 Operand of_all_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
   const int ranks = job.topology().ranks;
   if (ranks == 1) return value;
-  const Operand all = e.tensor(fmt::format("{}.all", what), DType::F32, {ranks, 1}, Role::Metrics);
+  const Operand all = e.tensor(fmt::format("{}.all", what), DType::F32, {ranks, value.shape.count()}, Role::Metrics);
   e.op(fmt::format("{}.gather", what), AllGather{Ranks::Everyone}, {read(value), write(flat(all))}, Lane::Gather);
   return all;
 }
@@ -114,18 +122,60 @@ Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, co
 
 }  // namespace
 
-void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
+namespace {
+
+// Emits a pass without gradients; `take(e, b, x, batch)` emits what becomes of the residual stream that leaves the
+// layers.
+template <class Take>
+void lower_forward(const JobContext& job, ProgramId program, const Cut& cut, int shape, bool adapters,
+                   const Take& take) {
   Emitter e(job.set, program, job.facts);
   ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, cut.tokens_of(shape));
+  if (!adapters) b.leave_out_adapters();
   const BatchBuffers batch = emit_batch(e, cut, shape);
   const Value x =
       forward(job, b, placement, batch.ids, [&](size_t layer) { return layer_context(job, cut, batch, layer); });
+  take(e, b, x, batch);
+  retire_later(e.program(), job.strategy.buffer_hold_ops);
+}
+
+void take_loss(const JobContext& job, Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
   const Operand loss = e.tensor("loss", DType::F32, {1}, Role::Metrics);
-  head_loss(b, x, head_params(job), batch, loss, false);
+  const Operand losses = head_losses(b, x, head_params(job), batch);
+  e.op("loss", LossSum{}, {read(losses), write(loss)});
   const Operand all = of_all_ranks(job, e, "loss", loss);
   e.op("take", HostTask{HostJob::TakeLoss}, {read(copy_to_host(e, "loss.host", all))}, Lane::Host);
-  retire_later(e.program(), job.strategy.buffer_hold_ops);
+}
+
+Operand losses_on_host(const JobContext& job, Emitter& e, const Operand& losses) {
+  return read(copy_to_host(e, "losses.host", of_all_ranks(job, e, "losses", losses)));
+}
+
+void take_scores(const JobContext& job, Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
+  const Operand losses = head_losses(b, x, head_params(job), batch);
+  e.op("take", HostTask{HostJob::TakeScores}, {losses_on_host(job, e, losses)}, Lane::Host);
+}
+
+}  // namespace
+
+void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
+  lower_forward(job, program, cut, shape, true, [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
+    job.objective.pairs() ? take_scores(job, e, b, x, batch) : take_loss(job, e, b, x, batch);
+  });
+}
+
+void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
+  lower_forward(job, program, cut, shape, job.objective.adapted_reference,
+                [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) { take_scores(job, e, b, x, batch); });
+}
+
+RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losses, int64_t pass) {
+  const Operand scores = losses_on_host(job, e, losses);
+  const HostArrays arrays("weights",
+                          std::array{ArrayField{DType::F32, losses.shape}, ArrayField{DType::F32, losses.shape}});
+  const std::vector<Operand> made = arrays.emit(e, HostTask{HostJob::WeighRows, pass}, {scores});
+  return {made[0], made[1]};
 }
 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
@@ -143,7 +193,8 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
-  const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
+  const auto arrays =
+      TokenArrays<Operand>::of(HostArrays("batch", token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
   const Value x = forward(job, b, placement, arrays.ids, [&](size_t layer) -> LayerContext {
     return {arrays.positions, job.rope_table_of(layer), {}, 0, caches[layer], job.query_rope_table};
   });

@@ -8,8 +8,14 @@
 namespace snug {
 
 // Emits one pass of evaluation. It hands the summed loss of each rank, by rank, to the host (HostJob::TakeLoss), which
-// adds them one after the other: that is the sum of one rank that makes as many passes.
+// adds them one after the other: that is the sum of one rank that makes as many passes. Where samples are pairs, it
+// hands over the cross-entropy of every row instead (HostJob::TakeScores).
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape);
+// Emits such a pass over pairs by the reference: the model, without its adapters unless the objective says otherwise.
+void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape);
+
+// Emits the work of the host on the cross-entropies of a pass's rows, [T] fp32 on each rank (HostJob::WeighRows).
+RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losses, int64_t pass);
 
 // Emits generation: at most `tokens` new tokens go through the model, over the caches of earlier ones, and the logits
 // of one of them go to the host. Caches must have room for all `tokens`.

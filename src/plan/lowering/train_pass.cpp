@@ -227,7 +227,11 @@ class TrainProgram {
       if (job_.table.tied()) prepare_gradient(pass, embedding_group());
       Builder& builder = enter(pass, kNoLayer, "head");
       builder.begin_backward();
-      head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
+      const auto weigh = [&](const Operand& losses) {
+        return emit_weighing(job_, emitter_, losses, static_cast<int64_t>(pass.number));
+      };
+      head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first(),
+                             job_.objective.pairs() ? weigh : std::function<RowWeights(const Operand&)>());
       finish_group(pass, job_.table.head_group());
       prepare_gradient(pass, group_before(layers()));
     }

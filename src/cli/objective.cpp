@@ -1,0 +1,168 @@
+#include "cli/objective.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/hash.h"
+#include "cli/rules.h"
+#include "plan/lowering/fingerprint.h"
+
+namespace snug {
+namespace {
+
+// Names who has use for an option.
+struct OfObjective {
+  const char* key;
+  std::string_view who;
+  bool used;
+};
+
+void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
+  const bool dpo = objective.kind == ObjectiveKind::Dpo, pairs = objective.pairs();
+  const bool smooths =
+      dpo && (objective.preference_loss == PreferenceLoss::Cdpo || objective.preference_loss == PreferenceLoss::Robust);
+  const OfObjective all[] = {
+      {"preference_loss", "objective dpo", dpo},
+      {"beta", "objectives dpo, orpo and simpo", pairs},
+      {"label_smoothing", "preference_loss cdpo and robust of objective dpo", smooths},
+      {"nll_weight", "objectives dpo, orpo and simpo", pairs},
+      {"simpo_gamma", "objective simpo", objective.kind == ObjectiveKind::SimPo},
+      {"reference", "objective dpo", objective.has_reference()},
+      {"reference_cache", "objective dpo", objective.has_reference()},
+  };
+  for (const OfObjective& of : all) {
+    const OptionSpec& spec = find_option(of.key, "table");
+    if (of.used || spec.get(options) == spec.get(Options())) continue;
+    user_error("{}: found {}, expected nothing: it is of {}, and this is objective {}{}", of.key, spec.get(options),
+               of.who, options.objective,
+               dpo ? fmt::format(", preference_loss {}", options.preference_loss) : std::string());
+  }
+}
+
+// Refuses what says of one reply how it is read or cut.
+void refuse_beside_pairs(const Options& options) {
+  const auto refuse = [&](const char* key, const std::string& found, std::string_view why) {
+    user_error("{}: found {}, expected nothing: {} (objective {})", key, found, why, options.objective);
+  };
+  if (options.long_samples == "split") refuse("long_samples", "split", "a pair is cut, or dropped");
+  if (options.train_on != "assistant") refuse("train_on", options.train_on, "the two replies are what is judged");
+  if (options.thinking == "last") refuse("thinking", "last", "a pair is one sample");
+}
+
+bool reference_is_adapted(const Options& options) {
+  if (options.reference == "auto") return false;
+  if (options.reference == "adapter") {
+    if (options.adapter.empty())
+      user_error("reference: found adapter, expected auto: without --adapter there is none to set the model against");
+    return true;
+  }
+  if (options.reference == "none")
+    user_error("reference: found none, expected auto or adapter: objective dpo needs one; orpo and simpo need none");
+  user_error("reference: found '{}', expected auto or adapter: another model is not supported yet in this version",
+             options.reference);
+}
+
+}  // namespace
+
+ObjectiveOptions objective_of(const Options& options) {
+  ObjectiveOptions objective;
+  objective.kind = objective_from_name(options.objective);
+  if (objective.kind == ObjectiveKind::Kto || objective.kind == ObjectiveKind::Reward)
+    user_error("objective: '{}' is not supported yet in this version, expected sft, dpo, orpo or simpo",
+               options.objective);
+  objective.preference_loss = preference_loss_from_name(options.preference_loss);
+  refuse_useless(options, objective);
+  if (!objective.pairs()) return objective;
+  refuse_beside_pairs(options);
+  objective.beta = options.beta.value_or(objective.kind == ObjectiveKind::SimPo ? 2 : 0.1);
+  if (objective.beta == 0) user_error("beta: found 0, expected more: nothing would be learnt from the pairs");
+  objective.label_smoothing = options.label_smoothing;
+  objective.nll_weight = options.nll_weight.value_or(objective.kind == ObjectiveKind::Orpo ? 1 : 0);
+  objective.simpo_gamma = options.simpo_gamma;
+  if (objective.has_reference()) objective.adapted_reference = reference_is_adapted(options);
+  return objective;
+}
+
+std::string objective_words(const ObjectiveOptions& objective) {
+  std::string words(name(objective.kind));
+  const auto add = [&](std::string_view key, double value, bool said) {
+    if (said) words += fmt::format(", {} {}", key, value);
+  };
+  if (objective.kind == ObjectiveKind::Dpo) words += fmt::format(" ({})", name(objective.preference_loss));
+  add("beta", objective.beta, objective.pairs());
+  add("label_smoothing", objective.label_smoothing, objective.label_smoothing > 0);
+  add("simpo_gamma", objective.simpo_gamma, objective.kind == ObjectiveKind::SimPo);
+  add("nll_weight", objective.nll_weight, objective.nll_weight > 0);
+  if (objective.has_reference())
+    words += fmt::format(
+        "; reference: {}, whose log-probabilities are computed before the first step and kept",
+        objective.adapted_reference ? "the model with its adapter as it is" : "the model as it is, without an adapter");
+  return words;
+}
+
+namespace {
+
+// Returns as one text what decides a reference's log-probabilities besides the replies.
+std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
+  const auto counts = [&](size_t i) { return !spec.table.params[i].adapter || spec.objective.adapted_reference; };
+  const bool drawn = std::ranges::any_of(spec.sources.params,
+                                         [](const auto& source) { return std::holds_alternative<RandomFill>(source); });
+  std::string key = fmt::format("weights {}\n", hex(hash_of_files(spec.sources, heartbeat, counts)));
+  if (drawn) key += fmt::format("drawn by {}\n", spec.numerics.seed);
+  for (const Field& field : fields_of(spec)) {
+    const bool of_products = field.name == "compute" || field.name == "base" || field.name == "base_format" ||
+                             field.name == "fp8_products" || field.name == "plain_scales";
+    if (field.group == kModelFields || of_products) key += fmt::format("{} {}\n", field.name, field.value);
+  }
+  return key;
+}
+
+}  // namespace
+
+RunPairs::RunPairs(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation)
+    : spec_(spec), data_source_(data), validation_source_(validation) {
+  if (!spec.objective.pairs()) return;
+  const auto references_of = [&](const Dataset& dataset) -> References& {
+    for (auto& [of, references] : references_)
+      if (of == &dataset) return references;
+    return references_.emplace_back(&dataset, References(dataset.samples())).second;
+  };
+  const auto serve = [&](const Dataset& dataset, const StreamSource& source, std::optional<PairObjective>& out) {
+    References& references = references_of(dataset);
+    referenced_.push_back({dataset, source.stream().pairs_of_data(), references});
+    out.emplace(spec.objective, dataset, source.stream(), &references);
+  };
+  serve(corpus.training, data, data_);
+  if (validation) serve(corpus.validation(), *validation, validation_);
+}
+
+std::string RunPairs::find_references(Session& session, const Options& options) {
+  if (!spec_.objective.has_reference()) return "";
+  key_ = reference_key(spec_, session.heartbeat());
+  const std::filesystem::path own = std::filesystem::path(options.out) / "reference",
+                              given = options.reference_cache, directory = given.empty() ? own : given;
+  file_ = directory / (hex(hash_of(key_)) + ".logps");
+  const auto known = [&] {
+    int64_t count = 0;
+    for (const ReferencedPairs& pairs : referenced_) count += pairs.known();
+    return count;
+  };
+  int64_t all = 0;
+  for (const ReferencedPairs& pairs : referenced_) all += std::ssize(pairs.pairs);
+  read_references(file_, key_, referenced_);
+  const int64_t found = known();
+  session.agree("the log-probabilities of the reference that are kept", static_cast<uint64_t>(found));
+  const auto begin = std::chrono::steady_clock::now();
+  int64_t passes = score_references(session, data_source_, *data_);
+  if (validation_) passes += score_references(session, *validation_source_, *validation_);
+  computed_ = passes > 0;
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  return fmt::format("reference: of {} pairs {} were known ({}), {} were scored in {} passes, {:.1f} s", all, found,
+                     directory.string(), known() - found, passes, spent.count());
+}
+
+void RunPairs::keep_references() const {
+  if (computed_) write_references(file_, key_, referenced_);
+}
+
+}  // namespace snug

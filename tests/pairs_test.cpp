@@ -1,0 +1,320 @@
+// Pairs of replies, from their tokens to their steps: against fp64 (fixtures/objective), however a step is cut or held.
+#include "arranged.h"
+#include "expect_error.h"
+#include "temp_directory.h"
+#include "train/score_references.h"
+#include "train/trainer.h"
+
+namespace snug {
+namespace {
+
+const std::filesystem::path kObjective = std::filesystem::path(SNUG_FIXTURES) / "objective";
+
+// Twelve pairs: their tokens, and labels on the replies.
+Dataset pairs_of_file() {
+  Dataset dataset;
+  std::ifstream in(kObjective / "pairs.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    Sample pair;
+    for (const char* side : {"chosen", "rejected"}) {
+      if (!pair.ids.empty()) pair.second = static_cast<uint32_t>(pair.ids.size());
+      for (const int32_t id : json["prompt"]) pair.ids.push_back(id), pair.labels.push_back(kNoLabel);
+      for (const int32_t id : json[side]) pair.ids.push_back(id), pair.labels.push_back(id);
+    }
+    dataset.add(pair);
+  }
+  return dataset;
+}
+
+const nlohmann::json& expected() {
+  static const nlohmann::json all = read_json(kObjective / "expected.json");
+  return all;
+}
+
+References references_of(const char* key) {
+  References references(12);
+  for (uint32_t i = 0; i < 12; i++) references.set(i, {expected()[key][i][0], expected()[key][i][1]});
+  return references;
+}
+
+ObjectiveOptions options_of(const std::string& variant) {
+  const nlohmann::json& given = expected()[variant]["options"];
+  ObjectiveOptions options;
+  options.kind = objective_from_name(given["objective"].get<std::string>());
+  if (options.kind == ObjectiveKind::Dpo)
+    options.preference_loss = preference_loss_from_name(variant.substr(0, variant.find('+')));
+  options.beta = given.value("beta", options.beta);
+  options.label_smoothing = given.value("label_smoothing", 0.0);
+  options.nll_weight = given.value("nll_weight", 0.0);
+  options.simpo_gamma = given.value("simpo_gamma", options.simpo_gamma);
+  return options;
+}
+
+JobSpec job_of(const ObjectiveOptions& objective, bool lora, DType compute, int64_t length) {
+  JobSpec spec = tiny_job("llama", lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+  spec.numerics.weight_decay = 0;
+  spec.numerics.logits_chunk_rows = 16;
+  spec.objective = objective;
+  spec.cut.sequence_length = length;
+  spec.evaluate = true;
+  return spec;
+}
+
+PackingOptions packing_of(const Cut& cut, bool packing) {
+  return {.sequence_length = cut.sequence_length, .packing = packing, .shuffle = false};
+}
+
+// What a run of a session over pairs holds together.
+struct PairRun {
+  PairRun(Session& session, const Dataset& dataset, References& references, int64_t steps, bool packing = false)
+      : session(session),
+        data(dataset, all_samples(dataset.samples()), packing_of(session.spec().cut, packing),
+             {session.spec().cut.passes, session.spec().cut.ranks, session.spec().cut.micro_batch},
+             {.max_steps = steps}, session.rank()),
+        pairs(session.spec().objective, dataset, data.stream(), &references) {}
+
+  // Returns the metrics of its steps.
+  std::vector<nlohmann::json> train(const std::filesystem::path& out, double rate) {
+    TrainerOptions options;
+    options.out = out;
+    options.steps = data.stream().steps();
+    options.schedule = {ScheduleKind::Constant, rate, 0, options.steps};
+    options.pairs = &pairs;
+    std::filesystem::create_directories(out);
+    Trainer trainer(session, data, nullptr, 0, options);
+    trainer.run();
+    std::vector<nlohmann::json> lines;
+    std::ifstream in(out / "metrics.jsonl");
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  Session& session;
+  StreamSource data;
+  PairObjective pairs;
+};
+
+class PairSteps : public testing::TestWithParam<const char*> {};
+
+void expect_near(const nlohmann::json& found, double expected, double bound, const std::string& what) {
+  EXPECT_LE(std::abs(found.get<double>() - expected), bound * std::max(1.0, std::abs(expected)))
+      << what << ": " << found << ", expected " << expected;
+}
+
+TEST_P(PairSteps, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
+  const nlohmann::json& steps = expected()[GetParam()]["steps"];
+  const Dataset dataset = pairs_of_file();
+  References references = references_of("references");
+  JobSpec spec = job_of(options_of(GetParam()), false, DType::F32, 64);
+  spec.cut.micro_batch = 4;
+  Session session(spec, 1);
+  session.load();
+  const TempDirectory directory;
+  PairRun run(session, dataset, references, 3);
+  const auto lines = run.train(directory.path() / "out", 1e-3);
+  ASSERT_EQ(lines.size(), 3u);
+  for (size_t s = 0; s < 3; s++) {
+    const std::string at = fmt::format("step {} ", s + 1);
+    expect_near(lines[s]["loss"], steps[s]["loss"], 1e-5, at + "loss");
+    expect_near(lines[s]["grad_norm"], steps[s]["grad_norm"], 1e-5, at + "norm");
+    for (const auto& [name, value] : steps[s]["metrics"].items()) {
+      ASSERT_TRUE(lines[s].contains(name)) << name;
+      expect_near(lines[s][name], value, 1e-5, at + name);
+    }
+  }
+}
+
+TEST_P(PairSteps, GradientsOfEveryParameterAreThoseOfFp64) {
+  const Dataset dataset = pairs_of_file();
+  References references = references_of("references");
+  JobSpec spec = job_of(options_of(GetParam()), false, DType::F32, 64);
+  spec.cut.micro_batch = 4;
+  Session session(spec, 1);
+  session.load();
+  PairRun run(session, dataset, references, 3);
+  const BatchSource::Step counts = run.data.begin_step(1);
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
+    run.data.fill(0, batch_views(views), runtime);
+  });
+  session.on(HostJob::WeighRows, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    run.pairs.weigh(0, 0, views[0], numbers_of<float>(views[1]), numbers_of<float>(views[2]));
+  });
+  RuntimeScalars runtime;
+  runtime.loss_scale = 1.0f / static_cast<float>(counts.pairs);
+  runtime.step = 1;
+  session.run(Task::Pass, runtime);
+  const nlohmann::json& gradients = expected()[GetParam()]["steps"][0]["gradients"];
+  for (size_t i = 0; i < spec.table.params.size(); i++) {
+    const std::vector<float> gradient = values(session, session.compiled().owned[i].gradient),
+                             weight = values(session, session.compiled().owned[i].weight);
+    double squares = 0, product = 0, weights = 0;
+    for (size_t k = 0; k < gradient.size(); k++) {
+      squares += std::pow(static_cast<double>(gradient[k]), 2);
+      weights += std::pow(static_cast<double>(weight[k]), 2);
+      product += static_cast<double>(gradient[k]) * static_cast<double>(weight[k]);
+    }
+    const nlohmann::json& of = gradients.at(spec.table.params[i].name);
+    const double norm = of["norm"].get<double>();
+    EXPECT_NEAR(std::sqrt(squares), norm, 1e-5 * norm) << spec.table.params[i].name;
+    EXPECT_NEAR(product, of["by_weight"].get<double>(), 1e-5 * norm * std::sqrt(weights)) << spec.table.params[i].name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, PairSteps,
+                         testing::Values("sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero",
+                                         "apo_down", "sigmoid+nll", "orpo", "simpo", "simpo+nll"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '+', '_');
+                           return name;
+                         });
+
+TEST(PairReferences, AreTheLogProbabilitiesOfTheModelBeforeItsFirstStep) {
+  const Dataset dataset = pairs_of_file();
+  for (const bool lora : {false, true}) {
+    References references(12);
+    JobSpec spec = job_of({.kind = ObjectiveKind::Dpo}, lora, DType::F32, 64);
+    spec.cut.micro_batch = 2;
+    spec.cut.passes = 2;
+    Session session(spec, 1);
+    session.load();
+    PairRun run(session, dataset, references, 3, /*packing=*/lora);
+    EXPECT_GT(score_references(session, run.data, run.pairs), 0);
+    ASSERT_TRUE(run.pairs.knows_all());
+    for (uint32_t i = 0; i < 12; i++)
+      for (size_t half = 0; half < 2; half++)
+        expect_near(references.of(i)[half], expected()["scores"][i][half].get<double>(), 1e-5,
+                    fmt::format("pair {}, {}", i, half));
+    EXPECT_EQ(score_references(session, run.data, run.pairs), 0) << "what is known is not scored again";
+  }
+}
+
+// The adapter's second half is zero: the products that score and those that train give the same bits.
+TEST(PairReferences, TheFirstLossOfANewAdapterIsLn2ToTheBit) {
+  const Dataset dataset = pairs_of_file();
+  for (const DType compute : {DType::F32, DType::BF16}) {
+    References references(12);
+    JobSpec spec = job_of({.kind = ObjectiveKind::Dpo}, true, compute, 64);
+    spec.cut.micro_batch = 2;
+    Session session(spec, 1);
+    session.load();
+    const TempDirectory directory;
+    PairRun run(session, dataset, references, 2, /*packing=*/true);
+    score_references(session, run.data, run.pairs);
+    const auto lines = run.train(directory.path() / "out", 1e-3);
+    EXPECT_EQ(lines[0]["loss"].get<double>(), std::numbers::ln2);
+    EXPECT_EQ(lines[0]["rewards/margins"], 0.0);
+    EXPECT_GT(lines[0]["grad_norm"], 0.0);
+    EXPECT_NE(lines[1]["loss"].get<double>(), std::numbers::ln2);
+  }
+}
+
+TEST(PairReferences, AFileServesEveryOrderOfTheDataAndNoOtherKey) {
+  const Dataset dataset = pairs_of_file();
+  const TempDirectory directory;
+  const auto path = directory.path() / "references";
+  References references = references_of("references");
+  const auto pairs = [&](std::vector<uint32_t> selection, int64_t length, References& out) {
+    const Packer packer(dataset, std::move(selection), {.sequence_length = length, .shuffle = false});
+    return std::vector{ReferencedPairs{dataset, packer.pairs(), out}};
+  };
+  write_references(path, "a key", pairs(all_samples(12), 64, references));
+  const auto known = [&](const char* key, std::vector<uint32_t> selection, int64_t length, References out) {
+    const auto read = pairs(std::move(selection), length, out);
+    read_references(path, key, read);
+    return read[0].known();
+  };
+  References found(12);
+  read_references(path, "a key", pairs({7, 2}, 64, found));
+  EXPECT_EQ(found.of(7), references.of(7));
+  EXPECT_FALSE(found.knows(3));
+  EXPECT_EQ(known("another", {7, 2}, 64, References(12)), 0);
+  // Pairs that are cut otherwise are other documents.
+  const int64_t of_cut = known("a key", all_samples(12), 24, References(12));
+  EXPECT_GT(of_cut, 0);
+  EXPECT_LT(of_cut, 12);
+  const std::string bytes = read_text(path, 1 << 20);
+  for (size_t i = 0; i < bytes.size(); i += 5) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    write_text(path, damaged);
+    try {
+      EXPECT_EQ(known("a key", all_samples(12), 64, References(12)), 0) << "byte " << i;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string_view(error.what()).find("damaged"), std::string_view::npos);
+    }
+  }
+  std::filesystem::remove(path);
+  EXPECT_EQ(known("a key", all_samples(12), 64, References(12)), 0);
+}
+
+// However a step is cut, and packed or not, its metrics are equal to the order of sums within products.
+TEST(Pairs, AStepIsTheSameHoweverItIsCut) {
+  const Dataset dataset = pairs_of_file();
+  const TempDirectory directory;
+  std::vector<nlohmann::json> first;
+  for (const auto& [micro, passes, packing] : {std::tuple(4, 1, false), {2, 2, false}, {1, 4, false}}) {
+    JobSpec spec = job_of({.kind = ObjectiveKind::Orpo, .nll_weight = 1}, false, DType::F32, 64);
+    spec.cut.micro_batch = micro;
+    spec.cut.passes = passes;
+    Session session(spec, 1);
+    session.load();
+    References none(12);
+    PairRun run(session, dataset, none, 3, packing);
+    const auto lines = run.train(directory.path() / fmt::format("{}", passes), 1e-3);
+    if (first.empty()) first = lines;
+    for (size_t s = 0; s < lines.size(); s++)
+      for (const char* key : {"loss", "grad_norm", "log_odds_ratio", "nll_loss", "rewards/accuracies"})
+        expect_near(lines[s][key], first[s][key].get<double>(), 2e-6, fmt::format("{} passes, {}", passes, key));
+  }
+}
+
+// Every number of every step, to the bit, at equal ranks and passes; and what is scored first at any.
+TEST(Pairs, NoArrangementChangesABit) {
+  const Dataset dataset = pairs_of_file();
+  std::vector<Arrangement> all(10);  // of each number of ranks and passes the plain one first
+  all[1].recompute = Recompute::Block, all[1].inputs = all[1].states = Space::Disk, all[1].lanes = LaneMode::Threads;
+  for (const size_t a : {2, 3, 4}) all[a].passes = 4;
+  all[3].layer_major = true, all[3].recompute = Recompute::Block;
+  all[4].states = all[4].gradients = all[4].weights = Space::Host, all[4].deferred = true;
+  for (const size_t a : {5, 6, 7}) all[a].ranks = 2, all[a].passes = 2;
+  all[6].zero = 3, all[6].inputs = Space::Host, all[6].lanes = LaneMode::Threads;
+  all[7].zero = 2, all[7].speculative = true, all[7].states = Space::Host;
+  for (const size_t a : {8, 9}) all[a].ranks = 4;
+  all[9].replicas = 2, all[9].zero = 3, all[9].weights = Space::Host, all[9].lanes = LaneMode::Threads;
+  for (const bool lora : {false, true}) {
+    for (const ObjectiveOptions& objective : {ObjectiveOptions{.kind = ObjectiveKind::Dpo, .nll_weight = 0.5},
+                                              ObjectiveOptions{.kind = ObjectiveKind::Orpo, .nll_weight = 1}}) {
+      std::map<std::pair<int, int64_t>, std::vector<std::string>> expected;  // by ranks and passes
+      for (const Arrangement& a : all) {
+        SCOPED_TRACE(to_string(a));
+        const TempDirectory directory;
+        std::mutex mutex;
+        std::vector<std::string> found;
+        on_ranks(job_of(objective, lora, DType::BF16, 64), a, [&](Session& session) {
+          session.load();
+          References references(12);
+          PairRun run(session, dataset, references, 3);
+          if (objective.has_reference()) score_references(session, run.data, run.pairs);
+          const auto lines = run.train(directory.path() / "out", 1e-3);
+          const std::lock_guard lock(mutex);
+          for (nlohmann::json line : lines) {
+            for (const char* other : {"step_seconds", "tokens_per_second", "device_bytes", "host_bytes"})
+              line.erase(other);
+            if (session.rank() == 0) found.push_back(line.dump());
+          }
+        });
+        auto& of_cut = expected[{a.ranks, a.passes}];
+        if (of_cut.empty()) of_cut = found;
+        ASSERT_EQ(found.size(), 3u);
+        EXPECT_EQ(found, of_cut);
+        const auto first = nlohmann::json::parse(found[0]), plain = nlohmann::json::parse(expected[{1, 1}][0]);
+        for (const char* key : {"loss", "logps/chosen", "rewards/margins"}) EXPECT_EQ(first[key], plain[key]) << key;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,1 @@
+snug_test(objective_test ROOMS objective)
