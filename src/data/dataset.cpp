@@ -23,9 +23,36 @@ constexpr size_t kLotBytes = size_t{4} << 20;
 constexpr uint32_t kHoldOutStream = UINT32_MAX;
 
 // These fields are lists or objects, which tables that know only text hold as JSON.
-constexpr std::string_view kJsonFields[] = {
-    "conversations",  "messages",        "history",   "input_ids",    "labels",          "tools",         "tool_calls",
-    "attention_mask", "completion_mask", "loss_mask", "position_ids", "assistant_masks", "token_type_ids"};
+constexpr std::string_view kJsonFields[] = {"conversations",
+                                            "messages",
+                                            "history",
+                                            "input_ids",
+                                            "labels",
+                                            "tools",
+                                            "tool_calls",
+                                            "attention_mask",
+                                            "completion_mask",
+                                            "loss_mask",
+                                            "position_ids",
+                                            "assistant_masks",
+                                            "token_type_ids",
+                                            "completions",
+                                            "scores",
+                                            "chosen_input_ids",
+                                            "rejected_input_ids",
+                                            "chosen_labels",
+                                            "rejected_labels",
+                                            "chosen_attention_mask",
+                                            "rejected_attention_mask",
+                                            "chosen_ids",
+                                            "rejected_ids",
+                                            "prompt_input_ids",
+                                            "prompt_attention_mask",
+                                            "prompt_ids",
+                                            "completion_input_ids",
+                                            "completion_ids",
+                                            "completion_labels",
+                                            "completion_attention_mask"};
 
 RecordOptions record_options(const DataOptions& options) {
   RecordOptions out;
@@ -128,6 +155,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
   }
   if (reader.json()) seen.say_of_keys(path.string(), options);
   seen.say_of_ends(path.string(), options);
+  seen.say_of_answers(path.string(), options);
 }
 
 }  // namespace
@@ -225,7 +253,10 @@ Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
     if (const uint64_t bytes = dataset.growth(sample); bytes > 0 && options.take) options.take(bytes);
     dataset.add(sample, place);
   }));
-  if (dataset.samples() == 0) user_error("data: found no file, expected at least one");
+  if (options.files.empty()) user_error("data: found no file, expected at least one");
+  if (dataset.samples() == 0)
+    user_error("{}: found no sample, as no reply scores better than another, expected at least one",
+               names_of_files(options.files));
   return dataset;
 }
 

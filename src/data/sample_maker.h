@@ -28,12 +28,15 @@ class SampleMaker {
   const std::string& keys() const { return keys_; }  // of the file's first record, for messages
 
  private:
-  void finish(Sample& sample, const std::string& place) const;
+  void finish(Sample& sample) const;
   void append(const std::vector<int32_t>& ids, bool loss, Sample& sample) const;
   void append_habitual_bos(std::string_view text, Sample& sample) const;
   void take_ends(std::string& text, std::string_view end, Made& made) const;
   Sample encode(std::string& text, Made& made) const;
   Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made) const;
+  std::vector<Sample> encode(Answers& answers, std::span<const jinja::Value> tools, Made& made) const;
+  std::vector<Sample> encode(Answers::Texts& texts, Made& made) const;
+  void require_format() const;
 
   const DataOptions& options_;
   const TextEncoder* encoder_;
@@ -43,6 +46,7 @@ class SampleMaker {
   std::string keys_;
   bool json_ = true;
   DataFormat format_ = DataFormat::Text;
+  size_t answers_ = 0;  // which kind of replies the file's first record of preferences has: Answers::replies
   const ChatTemplate* template_ = nullptr;
   RecordKinds kinds_;
 };
