@@ -110,6 +110,42 @@ TEST_F(Inputs, WhatIsRefusedIsSaidAlone) {
   expect_refusal(words, {"d.jsonl"});
 }
 
+TEST_F(Inputs, PreferencesAreShownAndNotTrainedOnYet) {
+  fs::create_directory(at("m"));
+  fs::copy(kFixtures / "tokenizer/smollm/tokenizer.json", at("m/tokenizer.json"));
+  fs::copy(kModels / "llama/config.json", at("m"));
+  std::string config = text_of(at("m/config.json"));
+  config.replace(config.find("997"), 3, "9970");  // the tokenizer has more tokens than this model
+  put(at("m/config.json"), config);
+  put(at("d.jsonl"), R"({"prompt": "Once", "chosen": " upon", "rejected": " there", "margin": 0.5})");
+  const auto shown = [&](const char* objective, const Words& more = {}) {
+    return run_well(with({"tokenize", "--model", "m", "--data", "d.jsonl", "--objective", objective}, more));
+  };
+  const std::string chosen = R"({"ids":[1771,1772,2595],"mask":[0,0,1]})",
+                    rejected = R"({"ids":[1771,1772,1001],"mask":[0,0,1]})";
+  const std::string pair = R"("chosen":)" + chosen + R"(,"rejected":)" + rejected;
+  EXPECT_EQ(shown("dpo", {"--json"}).out, "{" + pair + "}\n");
+  EXPECT_EQ(shown("reward", {"--json"}).out, "{" + pair + ",\"margin\":0.5}\n");
+  const auto labelled = [](std::string one, const char* label) {
+    one.pop_back();
+    return one + ",\"label\":" + label + "}\n";
+  };
+  EXPECT_EQ(shown("kto", {"--json"}).out, labelled(chosen, "true") + labelled(rejected, "false"));
+  const std::string prompt = "1771\t0\t\"On\"\n1772\t0\t\"ce\"\n";
+  EXPECT_EQ(shown("reward").out,
+            "chosen\n" + prompt + "2595\t1\t\" upon\"\nrejected\n" + prompt + "1001\t1\t\" there\"\nmargin\t0.5\n\n");
+  EXPECT_THAT(shown("kto").out, ::testing::AllOf(StartsWith("desirable\n1771"), HasSubstr("\n\nundesirable\n1771")));
+  for (const char* command : {"train", "plan", "eval"})
+    expect_refusal({command, "--model", "m", "--data", "d.jsonl", "--objective", "dpo"},
+                   {"objective: found dpo, expected sft", "not learnt yet"});
+  const Words tokenize{"tokenize", "--model", "m", "--data", "d.jsonl"};
+  expect_refusal(tokenize,
+                 {"d.jsonl, line 1, key 'chosen'", "--objective sft: dpo, orpo, simpo and reward learn from pairs"});
+  expect_refusal(with(tokenize, {"--objective", "dpo", "--train-on", "all"}),
+                 {"train_on: found all with --objective dpo"});
+  expect_refusal(with(tokenize, {"--objective", "ppo"}), {"objective: found 'ppo'", "sft, dpo, orpo, simpo, kto"});
+}
+
 TEST_F(Inputs, RefusalsOfFilesAndTokenizersSayWhatHelps) {
   const std::string file = kFixtures / "gguf/smollm.gguf";
   std::string bytes = text_of(file);

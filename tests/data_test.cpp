@@ -291,7 +291,7 @@ TEST_F(Data, RecordsOfTheWrongShapeAreRefusedWithFileLineAndKey) {
   EXPECT_TRUE(refused("a.jsonl", R"({"conversations": [{"from": "human", "content": "a"}]})",
                       "key 'value' is missing, found the keys \"content\", \"from\"; --columns value=FIELD names it"));
   EXPECT_TRUE(refused("a.jsonl", R"({"chosen": "a", "rejected": "b"})",
-                      "preferences and classes (a text with its label) are not supported yet"));
+                      "expected none with --objective sft: dpo, orpo, simpo and reward learn from pairs of replies"));
 }
 
 TEST_F(Data, TokenIdsAreCheckedAgainstTheVocabulary) {
@@ -328,7 +328,6 @@ TEST_F(Data, FormatNamesAreThoseOfTheOption) {
   for (const char* format : {"alpaca", "sharegpt", "messages", "text", "tokens"}) {
     EXPECT_EQ(name(data_format_from_name(format)), format);
   }
-  EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("preference"); }, "objectives are not supported yet"));
   EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("csv"); }, "found 'csv', expected alpaca"));
   DataOptions o = options("a.txt", "a");
   o.format = DataFormat::Alpaca;

@@ -230,7 +230,7 @@ void perturb(std::optional<T>& value) {
 TEST(DatasetKey, EveryFieldOfOptionsAndEncoderCounts) {
   DataOptions used;
   used.format = DataFormat::Text;
-  used.shape = {{{"input", "a"}}, "{a}", true, {{"bot", ChatRole::User}}};
+  used.shape = {Samples::Judged, {{"input", "a"}}, "{a}", true, {{"bot", ChatRole::User}}};
   used.prompt_format.chat = ChatTemplate::choose("chatml", "", {"<s>", "</s>"});
   used.max_samples = 3;
   size_t fields = 0;
@@ -256,7 +256,7 @@ TEST(DatasetKey, EveryFieldOfOptionsAndEncoderCounts) {
     expect_each_counts(options, [&](const DataOptions& other) { return dataset_key(other, encoder); });
     expect_each_counts(encoder, [&](const TextEncoder& other) { return dataset_key(options, other); });
   }
-  EXPECT_EQ(fields, 2 * (12 + 7u));
+  EXPECT_EQ(fields, 2 * (13 + 7u));
 }
 
 TEST(DatasetKey, ValuesDoNotRunIntoEachOther) {

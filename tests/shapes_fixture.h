@@ -17,17 +17,24 @@
 
 namespace snug {
 
-// Bytes as themselves, the special tokens as <, > and ^, stretches with loss between bars.
+// Bytes as themselves, the special tokens as <, > and ^, stretches with loss between bars; behind "//" what is
+// rejected, behind "=" a margin or a label.
 inline std::string shown(const Sample& sample) {
   std::string out;
   bool loss = false;
   for (size_t i = 0; i < sample.ids.size(); ++i) {
+    if (i > 0 && i == sample.second) {
+      if (loss) out += '|';
+      loss = false;
+      out += " // ";
+    }
     const int32_t id = sample.ids[i], label = sample.labels[i];
     if ((label != kNoLabel) != loss) out += '|';
     loss = label != kNoLabel;
     out += id == kStart ? '<' : id == kEnd ? '>' : id == kBos ? '^' : static_cast<char>(id);
   }
-  return loss ? out + '|' : out;
+  if (loss) out += '|';
+  return sample.value ? fmt::format("{} = {}", out, *sample.value) : out;
 }
 
 class Shapes : public testing::Test {

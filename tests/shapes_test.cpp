@@ -42,8 +42,9 @@ TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
     std::string part;
   } cases[] = {
       {kAll,
-       {"chosen", "rejected", "label", "kto_tag", "margin", "score_chosen"},
-       "preferences and classes (a text with its label) are not supported"},
+       {"chosen", "rejected", "margin", "score_chosen", "chosen_ids"},
+       "expected none with --objective sft: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs"},
+      {kAll, {"label", "kto_tag"}, "expected none with --objective sft: kto learns from replies with a label"},
       {{"text", "tokens"}, {"tools", "Tools"}, "what may be called is 'tools' of a conversation"},
       {kChats, {"tools"}, "expected a list"},
       {kChats, {"Tools"}, "expected 'tools'; --columns tools=Tools names it"},
@@ -331,7 +332,7 @@ TEST_F(Shapes, APromptAndItsCompletionAreOneConversationWithLossOnTheCompletion)
   Json trained = record;
   trained["prompt"][1]["train"] = true;
   EXPECT_THAT(read(trained), ElementsAre("<user\nq>\n<assistant\n|a>|\n<user\nr>\n<assistant\n|b>|\n"));
-  EXPECT_TRUE(refused(with(record, "chosen", "x"), "preferences and classes"));
+  EXPECT_TRUE(refused(with(record, "chosen", "x"), "none with --objective sft"));
   trained["completion"][0]["foo"] = 1;
   EXPECT_TRUE(refused(trained, "key 'completion[0].foo'"));
   // Beside messages they are fields like others.

@@ -18,6 +18,63 @@
 
 namespace snug {
 
+namespace {
+
+// Shows samples on standard output: an object a line, or tokens a line with an empty line behind each sample.
+class SamplePrinter {
+ public:
+  SamplePrinter(const Tokenizer& tokenizer, const Options& options, bool json)
+      : tokenizer_(tokenizer), objective_(objective_from_name(options.objective)), json_(json) {}
+
+  // Shows ids of a bare text, all of which count, without an empty line behind them.
+  void print_text(std::span<const int32_t> ids) const {
+    const nlohmann::ordered_json line = document(ids, ids, "");
+    if (json_) end(line);
+  }
+
+  void print(const Sample& sample) const {
+    const std::span<const int32_t> ids = sample.ids, labels = sample.labels;
+    const bool judged = objective_ == ObjectiveKind::Kto, margin = objective_ == ObjectiveKind::Reward;
+    if (sample.second == 0) {
+      const bool good = sample.value.value_or(0) != 0;
+      nlohmann::ordered_json line = document(ids, labels, judged ? good ? "desirable" : "undesirable" : "");
+      if (judged) line["label"] = good;
+      end(line);
+      return;
+    }
+    nlohmann::ordered_json line;
+    line["chosen"] = document(ids.first(sample.second), labels.first(sample.second), "chosen");
+    line["rejected"] = document(ids.subspan(sample.second), labels.subspan(sample.second), "rejected");
+    if (margin) line["margin"] = sample.value.value_or(0);
+    if (margin && !json_) fmt::print("margin\t{}\n", sample.value.value_or(0));
+    end(line);
+  }
+
+ private:
+  // Returns a document as JSON or, if JSON is not wanted, prints it under its name.
+  nlohmann::ordered_json document(std::span<const int32_t> ids, std::span<const int32_t> labels,
+                                  std::string_view name) const {
+    if (json_) {
+      std::vector<int> mask;
+      for (const int32_t label : labels) mask.push_back(label != kNoLabel);
+      return {{"ids", ids}, {"mask", mask}};
+    }
+    if (!name.empty()) fmt::print("{}\n", name);
+    TokenStream stream(tokenizer_, /*skip_special=*/false);
+    for (size_t i = 0; i < ids.size(); i++)
+      fmt::print("{}\t{}\t{}\n", ids[i], labels[i] != kNoLabel ? 1 : 0, to_line(stream.next(ids[i])));
+    return {};
+  }
+
+  void end(const nlohmann::ordered_json& line) const { fmt::print("{}\n", json_ ? to_line(line) : ""); }
+
+  const Tokenizer& tokenizer_;
+  ObjectiveKind objective_;
+  bool json_;
+};
+
+}  // namespace
+
 int tokenize_command(const Options& options, const CommandFlags& flags) {
   if (flags.text && options.flags.contains("data"))
     user_error("--text reads standard input: found --data {} beside it, expected one of them",
@@ -26,15 +83,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   // What is refused is said alone: these lines come before what is printed first.
   std::vector<std::string> notes =
       options_without_effect(options, {.shows_samples = !flags.text, .shows_text = flags.text});
-  auto print = [&](std::span<const int32_t> ids, const std::vector<int>& mask) {
-    say_lines(std::exchange(notes, {}));
-    if (flags.json)
-      fmt::print("{}\n", to_line({{"ids", ids}, {"mask", mask}}));
-    else {
-      TokenStream stream(tokenizer, /*skip_special=*/false);
-      for (size_t i = 0; i < ids.size(); i++) fmt::print("{}\t{}\t{}\n", ids[i], mask[i], to_line(stream.next(ids[i])));
-    }
-  };
+  const SamplePrinter printer(tokenizer, options, flags.json);
   if (flags.text) {
     int64_t number = 0;
     for (std::string line; std::getline(std::cin, line);) {
@@ -43,7 +92,8 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
       const std::vector<int32_t> ids = at_place(fmt::format("standard input, line {}", number), [&] {
         return tokenizer.encode(json.is_string() ? json.get<std::string>() : line);
       });
-      print(ids, std::vector<int>(ids.size(), 1));
+      say_lines(std::exchange(notes, {}));
+      printer.print_text(ids);
     }
     say_lines(notes);
     return 0;
@@ -56,11 +106,8 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   const auto note = [](const std::string& line) { say(line + "\n"); };
   const RecordKinds kinds = for_each_sample(data_options(options, options.data, model.vocabulary, format, note),
                                             &encoder, [&](const Sample& sample, const std::string&) {
-                                              std::vector<int> mask;
-                                              for (const int32_t label : sample.labels)
-                                                mask.push_back(label != kNoLabel);
-                                              print(sample.ids, mask);
-                                              if (!flags.json) fmt::print("\n");
+                                              say_lines(std::exchange(notes, {}));
+                                              printer.print(sample);
                                             });
   say_lines(notes);
   say_lines(options_without_effect(options, {.kinds = kinds}));
@@ -68,6 +115,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 }
 
 int plan_command(Options options, const CommandFlags& flags) {
+  require_supervised(options);
   refuse_disk_dir(options, PlanMode::Look);
   Target target(options);
   target.say_strange_cards();
@@ -175,6 +223,7 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
 }  // namespace
 
 int eval_command(Options options, const CommandFlags& flags) {
+  require_supervised(options);
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));

@@ -28,8 +28,9 @@ void add_of_data(const Options& options, const RecordKinds& kinds, Reasons& reas
     reasons.emplace_back("text_split", "no file is a .txt");
   if (kinds.conversations) return;
   reasons.emplace_back("template", "no record is a conversation");
-  reasons.emplace_back("train_on",
-                       kinds.texts ? "every token of a text carries loss" : "labels say which tokens carry loss");
+  reasons.emplace_back("train_on", options.objective != "sft" ? "of preferences replies carry loss"
+                                   : kinds.texts              ? "every token of a text carries loss"
+                                                              : "labels say which tokens carry loss");
   reasons.emplace_back("thinking", "no record is a conversation");
 }
 
@@ -58,8 +59,8 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
     for (const char* key : {"sequence_length", "long_samples", "packing"})
       reasons.emplace_back(key, "samples are shown whole");
   if (circumstances.shows_text)
-    for (const char* key : {"data_format", "columns", "roles", "prompt", "max_samples", "template", "train_on",
-                            "thinking", "sequence_length", "long_samples", "packing", "text_split"})
+    for (const char* key : {"objective", "data_format", "columns", "roles", "prompt", "max_samples", "template",
+                            "train_on", "thinking", "sequence_length", "long_samples", "packing", "text_split"})
       reasons.emplace_back(key, "--text shows bare text");
   // A job file is written for training; other commands are not expected to use all of it.
   const bool for_others_too = !circumstances.cut && !circumstances.kinds;

@@ -268,7 +268,10 @@ std::vector<OptionSpec> data_specs() {
       list_option(
           "data", &O::data,
           "files or directories to train on or evaluate: .json, .jsonl, .csv, .txt, each also .gz or .zst; .parquet"),
-      word_option("data_format", &O::data_format, {"auto", "alpaca", "sharegpt", "messages", "text", "tokens"},
+      word_option("objective", &O::objective, {"sft", "dpo", "orpo", "simpo", "kto", "reward"},
+                  "what is learnt: replies (sft), which of two is better, or whether one is good (kto)"),
+      word_option("data_format", &O::data_format,
+                  {"auto", "alpaca", "sharegpt", "messages", "text", "tokens", "preference", "labelled"},
                   "shape of the samples; auto looks"),
       map_option("columns", &O::columns, "NAME=FIELD",
                  "names of the fields that hold what snug looks for: instruction=question,output=response"),

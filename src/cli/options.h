@@ -31,6 +31,7 @@ struct Options {
   // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
   uint64_t disk_taken = 0;  // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
+  std::string objective = "sft";
   std::vector<std::string> data, validation;
   std::string data_format = "auto";
   std::map<std::string, std::string> columns, roles;

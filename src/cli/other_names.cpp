@@ -194,7 +194,7 @@ constexpr OtherName kNames[] = {
     {"peft_type", "method", "'lora' or 'full'"},
     {"use_lora", "method", "'lora' (the default) or 'full'"},
     {"use_peft", "method", "'lora' (the default) or 'full'"},
-    {"stage", "", "the objective is supervised fine-tuning, others are not supported yet"},
+    {"stage", "objective", "'sft', or what preferences are learnt by"},
     {"task_type", "", "the model is a causal language model"},
     {"lora_r", "lora_rank", ""},
     {"r", "lora_rank", ""},
@@ -402,7 +402,6 @@ constexpr OtherName kNames[] = {
     {"num_beams", "", "generation takes one token at a time, the likeliest or one drawn"},
     {"do_sample", "", "'snug generate --temperature' above 0 draws tokens"},
     // ---- Of later versions
-    {"objective", "", kLater},
     {"beta", "", kLater},
     {"pref_beta", "", kLater},
     {"dpo_beta", "", kLater},

@@ -23,11 +23,16 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   data.note = std::move(note);
   data.text_split = text_split_from_name(options.text_split);
   if (options.data_format != "auto") data.format = data_format_from_name(options.data_format);
+  const ObjectiveKind objective = objective_from_name(options.objective);
+  data.shape.samples = samples_of(objective);
   data.shape.columns = options.columns;
   for (const auto& [theirs, role] : options.roles) data.shape.roles[theirs] = role_from_name(role);
   if (!options.prompt_pattern.empty()) data.shape.prompt = options.prompt_pattern;
   data.prompt_format = std::move(format);
   data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;
+  if (data.train_on == TrainOn::All && objective != ObjectiveKind::Sft)
+    user_error("train_on: found all with --objective {}, expected assistant: preferences are of replies",
+               options.objective);
   data.thinking = thinking_from_name(options.thinking);
   if (data.thinking == Thinking::Last && data.train_on == TrainOn::All)
     user_error(
@@ -36,6 +41,13 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   data.max_samples = options.max_samples;
   data.vocabulary = vocabulary;
   return data;
+}
+
+void require_supervised(const Options& options) {
+  if (objective_from_name(options.objective) == ObjectiveKind::Sft) return;
+  user_error(
+      "objective: found {}, expected sft: what preferences say is read and shown (snug tokenize), not learnt yet",
+      options.objective);
 }
 
 namespace {

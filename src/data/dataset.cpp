@@ -4,15 +4,13 @@
 #include <bit>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "data/data_files.h"
-#include "data/record_keys.h"
-#include "data/seen_keys.h"
+#include "data/sample_maker.h"
 
 namespace snug {
 namespace {
@@ -24,194 +22,37 @@ constexpr size_t kLotBytes = size_t{4} << 20;
 // This stream of RandomPurpose::DataOrder draws held-out samples; the other streams draw epochs.
 constexpr uint32_t kHoldOutStream = UINT32_MAX;
 
-constexpr std::string_view kWhite = " \t\r\n\f\v";
-
-bool begins_with(std::string_view text, std::string_view special) {
-  text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
-  return !special.empty() && text.starts_with(special);
-}
-
-// Returns whether the text ends with a special token, and cuts that token and the white space behind it.
-bool take_end(std::string& text, std::string_view special) {
-  const std::string_view before = std::string_view(text).substr(0, text.find_last_not_of(kWhite) + 1);
-  if (special.empty() || !before.ends_with(special)) return false;
-  text.resize(before.size() - special.size());
-  return true;
-}
-
-// Takes away all but the last of the special tokens that a text begins with, and the white space between them.
-bool take_beginnings(std::string& text, std::string_view special) {
-  bool taken = false;
-  for (;;) {
-    const size_t first = text.find_first_not_of(kWhite);
-    if (first == std::string::npos || !begins_with(text, special) ||
-        !begins_with(std::string_view(text).substr(first + special.size()), special))
-      return taken;
-    text.erase(0, text.find_first_not_of(kWhite, first + special.size()));
-    taken = true;
-  }
-}
-
-// Turns the records of one file into samples.
-class SampleMaker {
- public:
-  SampleMaker(const DataOptions& options, const TextEncoder* encoder)
-      : options_(options), encoder_(encoder), shape_(options.shape), named_(named_fields(options.shape)) {
-    const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
-    shape_.prompt_is_all = chat && chat->bos_by_habit();
-    for (const auto& [role, ours] : options.shape.roles) roles_.push_back(role);
-  }
-
-  // Settles, by the first record of a file, what the others must be. The JSON of plain text is not examined.
-  void look_at(const Record& first, bool json) {
-    json_ = json;
-    if (!json) {
-      if (options_.format && *options_.format != DataFormat::Text) {
-        user_error("{}: found a text file, data_format {} expects .json or .jsonl", first.place,
-                   name(*options_.format));
-      }
-      format_ = DataFormat::Text;
-    } else {
-      Json record = parse_json(first.text, first.place, first.line);
-      read_written_messages(record);
-      format_ = options_.format ? *options_.format : detect_format(record, options_.shape, first.place);
-      keys_ = names_of_keys(record);
-    }
-    if (json && options_.shape.prompt && format_ != DataFormat::Alpaca) {
-      user_error("{}: found a record of the shape {}, expected alpaca: --prompt is for the fields of such", first.place,
-                 name(format_));
-    }
-    if (format_ == DataFormat::Tokens) return;
-    if (!encoder_)
-      user_error("{}: found text, but the model directory has no tokenizer.json and no tokenizer.model", first.place);
-    if (format_ != DataFormat::Text) template_ = &options_.prompt_format.for_conversations();
-    (format_ == DataFormat::Text ? kinds_.texts : kinds_.conversations) = true;
-  }
-
-  Made make(const Record& record) const {
-    Made made;
-    Example example;
-    if (json_) {
-      Json json = parse_json(record.text, record.place, record.line);
-      read_written_messages(json);
-      example = read_example(json, format_, shape_, record.place, record.text);
-      for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
-      for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));
-      made.has_mask = std::holds_alternative<Conversation>(example.content) && has_in_messages("mask", json);
-    } else {
-      example.content = Document{record.text};
-    }
-    made.ignored = std::move(example.ignored);
-    try {
-      if (auto* tokens = std::get_if<std::vector<TokenSample>>(&example.content)) made.samples = std::move(*tokens);
-      if (auto* document = std::get_if<Document>(&example.content))
-        made.samples.push_back(encode(document->text, made));
-      if (auto* conversation = std::get_if<Conversation>(&example.content)) {
-        for (Conversation& one : with_thinking(std::move(*conversation), options_.thinking))
-          made.samples.push_back(encode(one, example.tools, made));
-      }
-    } catch (const UserError& error) {
-      user_error("{}: {}", record.place, error.what());
-    }
-    for (Sample& sample : made.samples) {
-      finish(sample, record.place);
-      if (!example.carries_loss) std::fill(sample.labels.begin(), sample.labels.end(), kNoLabel);
-    }
-    if (!example.carries_loss) made.empty_replies = 0;
-    return made;
-  }
-
-  const RecordKinds& kinds() const { return kinds_; }
-  const std::vector<NamedField>& named() const { return named_; }
-  const std::vector<std::string>& roles() const { return roles_; }
-  const std::string& keys() const { return keys_; }  // of the file's first record, for messages
-
- private:
-  void finish(Sample& sample, const std::string& place) const {
-    if (sample.ids.empty()) user_error("{}: found no token in it, expected at least one", place);
-    for (const std::vector<int32_t>* ids : {&sample.ids, &sample.labels}) {
-      const int32_t largest = *std::max_element(ids->begin(), ids->end());
-      if (largest >= options_.vocabulary) {
-        user_error("{}: found token id {}, expected less than {}, the model's vocabulary", place, largest,
-                   options_.vocabulary);
-      }
-    }
-    sample.labels[0] = kNoLabel;
-  }
-
-  void append(const std::vector<int32_t>& ids, bool loss, Sample& sample) const {
-    sample.ids.insert(sample.ids.end(), ids.begin(), ids.end());
-    if (loss) {
-      sample.labels.insert(sample.labels.end(), ids.begin(), ids.end());
-    } else {
-      sample.labels.resize(sample.ids.size(), kNoLabel);
-    }
-  }
-
-  void append_habitual_bos(std::string_view text, Sample& sample) const {
-    if (!encoder_->prefix.empty() && !begins_with(text, encoder_->prefix_text)) append(encoder_->prefix, false, sample);
-    if (!encoder_->adds_bos || !encoder_->bos_id || begins_with(text, encoder_->special.bos)) return;
-    append({*encoder_->bos_id}, false, sample);
-  }
-
-  // Takes away every end that a text has, as one is added behind it.
-  void take_ends(std::string& text, std::string_view end, Made& made) const {
-    take_end(text, end);
-    for (bool more = true; more;) {
-      more = take_end(text, end) || take_end(text, encoder_->special.eos);
-      made.ended_again = made.ended_again || more;
-    }
-  }
-
-  Sample encode(std::string& text, Made& made) const {
-    Sample sample;
-    made.begun_again = take_beginnings(text, encoder_->special.bos);
-    append_habitual_bos(text, sample);
-    take_ends(text, encoder_->special.eos, made);
-    append(encoder_->encode(text), true, sample);
-    if (encoder_->eos_id) append({*encoder_->eos_id}, true, sample);
-    return sample;
-  }
-
-  Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made) const {
-    const bool all = options_.train_on == TrainOn::All, none = template_->bos_by_habit();
-    for (Message& message : conversation) {
-      if (message.role == ChatRole::Assistant) {
-        take_ends(message.content, template_->end_of_turn(), made);
-        made.empty_replies +=
-            message.content.empty() && message.thinking.empty() && message.calls.empty() && message.carries_loss();
-      } else if (!all && message.loss == false) {
-        message.loss.reset();  // a text without loss is not encoded as a piece of its own
-      }
-    }
-    Sample sample;
-    std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false, tools, &made.left_out);
-    if (!pieces.empty()) made.begun_again = take_beginnings(pieces[0].text, encoder_->special.bos);
-    if (none) append_habitual_bos(pieces.empty() ? "" : pieces[0].text, sample);
-    Before before = Before::Nothing;
-    for (const Piece& piece : pieces) {
-      append(encoder_->encode_next ? encoder_->encode_next(piece.text, before) : encoder_->encode(piece.text),
-             !piece.masked && (piece.loss || all), sample);
-    }
-    return sample;
-  }
-
-  const DataOptions& options_;
-  const TextEncoder* encoder_;
-  ShapeOptions shape_;
-  std::vector<NamedField> named_;
-  std::vector<std::string> roles_;  // those that options name
-  std::string keys_;
-  bool json_ = true;
-  DataFormat format_ = DataFormat::Text;
-  const ChatTemplate* template_ = nullptr;
-  RecordKinds kinds_;
-};
-
 // These fields are lists or objects, which tables that know only text hold as JSON.
-constexpr std::string_view kJsonFields[] = {
-    "conversations",  "messages",        "history",   "input_ids",    "labels",          "tools",         "tool_calls",
-    "attention_mask", "completion_mask", "loss_mask", "position_ids", "assistant_masks", "token_type_ids"};
+constexpr std::string_view kJsonFields[] = {"conversations",
+                                            "messages",
+                                            "history",
+                                            "input_ids",
+                                            "labels",
+                                            "tools",
+                                            "tool_calls",
+                                            "attention_mask",
+                                            "completion_mask",
+                                            "loss_mask",
+                                            "position_ids",
+                                            "assistant_masks",
+                                            "token_type_ids",
+                                            "completions",
+                                            "scores",
+                                            "chosen_input_ids",
+                                            "rejected_input_ids",
+                                            "chosen_labels",
+                                            "rejected_labels",
+                                            "chosen_attention_mask",
+                                            "rejected_attention_mask",
+                                            "chosen_ids",
+                                            "rejected_ids",
+                                            "prompt_input_ids",
+                                            "prompt_attention_mask",
+                                            "prompt_ids",
+                                            "completion_input_ids",
+                                            "completion_ids",
+                                            "completion_labels",
+                                            "completion_attention_mask"};
 
 RecordOptions record_options(const DataOptions& options) {
   RecordOptions out;
@@ -314,6 +155,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
   }
   if (reader.json()) seen.say_of_keys(path.string(), options);
   seen.say_of_ends(path.string(), options);
+  seen.say_of_answers(path.string(), options);
 }
 
 }  // namespace
@@ -411,7 +253,10 @@ Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
     if (const uint64_t bytes = dataset.growth(sample); bytes > 0 && options.take) options.take(bytes);
     dataset.add(sample, place);
   }));
-  if (dataset.samples() == 0) user_error("data: found no file, expected at least one");
+  if (options.files.empty()) user_error("data: found no file, expected at least one");
+  if (dataset.samples() == 0)
+    user_error("{}: found no sample, as no reply scores better than another, expected at least one",
+               names_of_files(options.files));
   return dataset;
 }
 

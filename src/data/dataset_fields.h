@@ -29,7 +29,8 @@ void visit_fields(R& encoder, Visit&& visit) {
 
 template <RecordOf<ShapeOptions> R, class Visit>
 void visit_fields(R& shape, Visit&& visit) {
-  auto& [columns, prompt, prompt_is_all, roles] = shape;
+  auto& [samples, columns, prompt, prompt_is_all, roles] = shape;
+  visit("samples", samples);
   visit("columns", columns);
   visit("prompt", prompt);
   visit("prompt_is_all", prompt_is_all);

@@ -12,6 +12,7 @@ namespace snug {
 namespace {
 
 constexpr std::array<const char*, 5> kFlags = {"trainable", "loss", "loss_mask", "mask", "masked"};
+constexpr std::string_view kLossWeight = "loss_weight";  // a message's weight under LLaMA-Factory's name
 constexpr std::array<std::string_view, 4> kToolRoles = {"tool", "function", "observation", "ipython"};
 
 // Sets the role, and its name if the template may know it by another name than the role's.
@@ -52,9 +53,10 @@ std::string content_of(const JsonObject& message, const std::string& key, const 
       if (type.starts_with(medium)) part.fail("type", "\"text\": images, sound and video are not supported yet");
     }
     if (type != "text") part.fail("type", "\"text\": other parts are not rendered yet");
+    const char* const said = part.has("text") || !part.has("value") ? "text" : "value";
     check_keys(
-        part, KeysOf::Part, [](std::string_view k) { return k == "type" || k == "text"; }, ignored);
-    text += part.string("text");
+        part, KeysOf::Part, [&](std::string_view k) { return k == "type" || k == said; }, ignored);
+    text += part.string(said);
   }
   return text;
 }
@@ -71,13 +73,13 @@ std::optional<bool> loss_of(const JsonObject& message, const RecordFields& field
   for (const std::string& key : flags) {
     if (message.has(key)) say(key, read_flag(message, key, "true or false") != (key == "masked"));
   }
-  const std::string weight = fields.key("weight");
-  if (message.has(weight) && !read_flag(message, weight, kWeights)) say(weight, false);
+  for (const std::string& weight : {fields.key("weight"), std::string(kLossWeight)})
+    if (message.has(weight) && !read_flag(message, weight, kWeights)) say(weight, false);
   return loss;
 }
 
 bool is_flag(const RecordFields& fields, std::string_view key) {
-  return key == fields.key("weight") || key == fields.key("train") || is_in(kFlags, key);
+  return key == fields.key("weight") || key == fields.key("train") || key == kLossWeight || is_in(kFlags, key);
 }
 
 // Reads what a reply holds besides its content, and what a tool's message does.
@@ -106,9 +108,8 @@ bool is_more(ChatRole role, std::string_view key) {
   return role == ChatRole::Tool && (key == "tool_call_id" || key == "name");
 }
 
-// Returns a message's calls, in the order of their keys. `list` holds the messages as from RecordFields::ordered().
-jinja::Value calls_of(const jinja::Value& list, size_t message) {
-  const jinja::Value& one = list.as<jinja::ListRep>().items.at(message);
+// Returns a message's calls, in the order of their keys. `one` is the message as from RecordFields::ordered().
+jinja::Value calls_of(const jinja::Value& one) {
   const jinja::Value* const found = one.as<jinja::DictRep>().find("tool_calls");
   check(found != nullptr, "a record's text is not what was read from it");
   return found->is(jinja::Kind::String) ? jinja::value_of_json(jinja::view_of(*found)) : *found;
@@ -154,32 +155,66 @@ void add_system(const RecordFields& fields, Conversation& out) {
   if (!text.empty()) out.push_back({ChatRole::System, std::move(text)});
 }
 
-Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored) {
+namespace {
+
+// Reads the messages of a list, or the one that an object is. `place` names the value within the record, and
+// `ordered` returns it as from RecordFields::ordered(). Unknown keys that are passed over are added to `ignored`, as
+// those of `name`.
+Conversation read_listed(const RecordFields& fields, const Json& value, const std::string& name,
+                         const std::string& place, const std::function<jinja::Value()>& ordered,
+                         std::vector<std::string>& ignored) {
   Conversation out;
   std::vector<std::string> keys;
-  const Json& list = fields.list(name);
-  if (list.empty()) fields.object().fail(fields.key(name), "at least one message");
   const bool has_system = !fields.text_or_nothing("system").empty();
-  std::optional<jinja::Value> ordered;  // the list, set once a message has calls
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string place = fmt::format("{}[{}]", fields.key(name), i);
-    const JsonObject message(list[i], fields.place(), place);
+  std::optional<jinja::Value> whole;  // set once a message has calls
+  const auto calls = [&](std::optional<size_t> i) {
+    if (!whole) whole = ordered();
+    return calls_of(i ? whole->as<jinja::ListRep>().items.at(*i) : *whole);
+  };
+  const auto read = [&](const Json& one, const std::string& at, std::optional<size_t> i) {
+    const JsonObject message(one, fields.place(), at);
     out.push_back(read_message(
-        fields, message, fmt::format("{}, key '{}'", fields.place(), place),
-        [&] {
-          if (!ordered) ordered = fields.ordered(fields.key(name));
-          return calls_of(*ordered, i);
-        },
-        keys));
-    if (has_system && out.back().role == ChatRole::System) {
-      fields.object().fail(fields.key("system"), fmt::format("none beside '{}', which is a system text too", place));
-    }
+        fields, message, fmt::format("{}, key '{}'", fields.place(), at), [&] { return calls(i); }, keys));
+    if (has_system && out.back().role == ChatRole::System)
+      fields.object().fail(fields.key("system"), fmt::format("none beside '{}', which is a system text too", at));
+  };
+  if (value.is_object()) {
+    read(value, place, std::nullopt);
+  } else {
+    for (size_t i = 0; i < value.size(); ++i) read(value[i], fmt::format("{}[{}]", place, i), i);
   }
   for (const std::string& key : keys) {
-    std::string whole = fmt::format("{}[].{}", fields.key(name), key);
-    if (!is_in(ignored, whole)) ignored.push_back(std::move(whole));
+    std::string path = fmt::format("{}{}.{}", fields.key(name), value.is_object() ? "" : "[]", key);
+    if (!is_in(ignored, path)) ignored.push_back(std::move(path));
   }
   return out;
+}
+
+}  // namespace
+
+Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored) {
+  const Json& list = fields.list(name);
+  const std::string key = fields.key(name);
+  if (list.empty()) fields.object().fail(key, "at least one message");
+  return read_listed(
+      fields, list, name, key, [&] { return fields.ordered(key); }, ignored);
+}
+
+Conversation read_reply(const RecordFields& fields, const std::string& name, std::optional<size_t> element,
+                        std::vector<std::string>& ignored) {
+  const std::string key = fields.key(name);
+  const Json& field = fields.object().at(key);
+  const Json& value = element ? field.at(*element) : field;
+  const std::string place = element ? fmt::format("{}[{}]", key, *element) : key;
+  if (value.is_string()) return {{ChatRole::Assistant, value.get<std::string>()}};
+  if (!value.is_structured() || value.empty())
+    user_error("{}, key '{}': found {}, expected a text, a message or a list of messages", fields.place(), place,
+               shortened(value));
+  const auto ordered = [&] {
+    const jinja::Value all = fields.ordered(key);
+    return element ? all.as<jinja::ListRep>().items.at(*element) : all;
+  };
+  return read_listed(fields, value, name, place, ordered, ignored);
 }
 
 }  // namespace snug

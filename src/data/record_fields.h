@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -65,11 +66,24 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
 // Says what a weight is expected to be.
 constexpr std::string_view kWeights = "0 or 1: other weights are not supported yet";
 
+constexpr std::string_view kNoNull =
+    "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";
+
+// Returns the names in a prompt pattern.
+std::vector<std::string> prompt_fields(const ShapeOptions& options);
+
 // Adds the record's own system text, if it has one, as a turn.
 void add_system(const RecordFields& fields, Conversation& out);
+// Returns the turns before a reply: system, history and the question, which is the text of the field `name` or, if that
+// is empty, the prompt pattern or instruction and input.
+Conversation read_question(const RecordFields& fields, const std::string& name = "");
 // Returns the messages of the list under a name; unknown keys that are passed over are added to `ignored`. Throws
 // UserError for a system message if the record has a system text of its own.
 Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored);
+// Returns the messages of a field of a reply, or of an element of it: a text is what an assistant says, an object is
+// one message. Throws UserError as read_messages() does.
+Conversation read_reply(const RecordFields& fields, const std::string& name, std::optional<size_t> element,
+                        std::vector<std::string>& ignored);
 
 // Returns the tools that may be called, each as {"type": "function", "function": {...}}; empty if the record has none.
 // Throws UserError for anything but a list of such objects, or of the functions alone.
@@ -82,5 +96,20 @@ std::vector<jinja::Value> read_calls(const JsonObject& message, const std::strin
 //   loss_mask, completion_mask, assistant_masks  0 in any of them: no loss
 //   token_type_ids                               only 0
 std::vector<TokenSample> read_tokens(const RecordFields& fields);
+// Returns the ids of a field without what an attention mask hides, and the labels of another; no labels if the record
+// has none.
+TokenSample read_tokens(const RecordFields& fields, const std::string& ids, const std::string& labels,
+                        const std::string& mask);
+
+// Names the fields of better and worse replies, as programs have them.
+inline constexpr std::array<std::array<std::string_view, 2>, 3> kReplyFields = {
+    {{"chosen", "rejected"}, {"chosen_response", "rejected_response"}, {"chosen_messages", "rejected_messages"}}};
+// Return whether a record has the fields of preferences or of labelled replies, which of its fields are read, and what
+// they say.
+bool has_answers(const RecordFields& fields, DataFormat format);
+std::vector<std::string> fields_of_answers(const RecordFields& fields, DataFormat format);
+Answers read_answers(const RecordFields& fields, DataFormat format, std::vector<std::string>& ignored);
+// Returns whether a text begins as a list of messages does, or a message, written as JSON or as Python prints it.
+bool begins_as_messages(std::string_view text, bool or_message);
 
 }  // namespace snug

@@ -10,7 +10,9 @@ namespace {
 
 constexpr unsigned bit(KeysOf of) { return 1u << static_cast<unsigned>(of); }
 constexpr unsigned kChats = bit(KeysOf::Alpaca) | bit(KeysOf::NamedAlpaca) | bit(KeysOf::Conversation);
-constexpr unsigned kRecords = kChats | bit(KeysOf::Text) | bit(KeysOf::Tokens);
+constexpr unsigned kAnswers = bit(KeysOf::Answers);
+constexpr unsigned kReplies = kChats | bit(KeysOf::Text) | bit(KeysOf::Tokens);
+constexpr unsigned kRecords = kReplies | kAnswers;
 constexpr unsigned kMessage = bit(KeysOf::Message);
 constexpr unsigned kEverywhere = kRecords | kMessage | bit(KeysOf::Part);
 
@@ -32,11 +34,22 @@ constexpr std::string_view kWhereDocumentsBegin =
     "none: 'position_ids' that begin again at 0 say where documents begin";
 
 constexpr RefusedKeys kRefused[] = {
-    {kRecords | kMessage,
-     "chosen rejected label kto_tag margin chosen_response rejected_response response_chosen response_rejected "
-     "score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating preference preferred "
-     "dispreferred winner loser ranking",
-     "none: preferences and classes (a text with its label) are not supported yet"},
+    {kReplies,
+     "chosen rejected margin chosen_response rejected_response chosen_messages rejected_messages response_chosen "
+     "response_rejected score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating "
+     "preference preferred dispreferred winner loser ranking chosen_input_ids rejected_input_ids chosen_labels "
+     "rejected_labels chosen_ids rejected_ids",
+     "none with --objective sft: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs too"},
+    {kReplies, "label kto_tag",
+     "none with --objective sft: kto learns from replies with a label; classes of texts are not supported yet"},
+    {kAnswers,
+     "chosen rejected chosen_response rejected_response chosen_messages rejected_messages response_chosen "
+     "response_rejected preference preferred dispreferred winner loser ranking label labels kto_tag",
+     "none: 'chosen' and 'rejected' say which reply is better, or 'label' whether one is good; --columns names them"},
+    {kMessage,
+     "chosen rejected label kto_tag margin chosen_response rejected_response preference preferred dispreferred winner "
+     "loser ranking",
+     "none: preferences stand in the record, with --objective dpo, orpo, simpo, kto or reward"},
     {kRecords | kMessage,
      "tools tool_calls tool_call tool_call_id tool_choice functions function function_call available_tools "
      "tool_definitions tool_responses tool_results",
@@ -57,14 +70,17 @@ constexpr RefusedKeys kRefused[] = {
     {bit(KeysOf::Alpaca), "context contexts passage passages",
      "none: name it with --columns input=FIELD, or in --prompt"},
     {bit(KeysOf::Conversation), "context contexts passage passages", "none: make it part of a message"},
-    {kChats, "system_prompt system_message system_instruction sys_prompt", "none: name it with --columns system=FIELD"},
+    {kAnswers, "context contexts passage passages",
+     "none: make it part of the prompt, or, beside 'instruction', name it with --columns input=FIELD"},
+    {kChats | kAnswers, "system_prompt system_message system_instruction sys_prompt",
+     "none: name it with --columns system=FIELD"},
     {kRecords, "weights sample_weight sample_weights example_weight loss_weight loss_weights loss_scale token_weights",
      "'weight', 0 or 1; --columns weight=FIELD names it"},
     {kRecords, "is_train is_trained is_trainable is_training should_train use_for_training",
      "true, or none: 'weight', 0 or 1, says whether a record teaches", When::IsNotTrue},
     {kRecords, "do_not_train dont_train no_train not_trained skip_training exclude_from_training no_loss ignore_loss",
      "false, or none: 'weight', 0 or 1, says whether a record teaches", When::IsNotFalse},
-    {kChats | bit(KeysOf::Text),
+    {kChats | kAnswers | bit(KeysOf::Text),
      "mask loss train trainable masked loss_mask message_loss_mask assistant_mask assistant_masks completion_mask "
      "completion_masks prompt_mask train_on_input train_on_inputs train_on_turn mask_history",
      "none: a record has 'weight', 0 or 1, and each message may have 'train' or 'loss', true or false"},
@@ -95,7 +111,7 @@ constexpr RefusedKeys kRefused[] = {
     {bit(KeysOf::Tokens), "decoder_input_ids advantages logprobs log_probs old_logprobs",
      "none: what it would do is not supported yet"},
     {kChats | bit(KeysOf::Text), "labels", "none: labels stand beside 'input_ids'"},
-    {kMessage, "train_detail training_detail loss_scale loss_weight loss_weights weights sample_weight",
+    {kMessage, "train_detail training_detail loss_scale loss_weights weights sample_weight",
      "'weight', 0 or 1, or 'train' or 'loss', true or false, of the whole message"},
     {kMessage, "prefix recipient channel end_turn refusal", "none: what it changes in a template is not rendered yet"},
 };
@@ -109,7 +125,8 @@ constexpr std::string_view kHarmless =
     "creation_date version revision model model_name engine generator generated_by generation_model teacher turn "
     "turns turn_idx turn_index turn_identifier round length len size tokens_count token_count word_count "
     "char_count perplexity ppl toxic toxicity redacted pii flagged country state hashed_ip dump snapshot snippet_count "
-    "is_synthetic synthetic finish_reason name names markdown __index_level_0__ num_truncated_tokens";
+    "is_synthetic synthetic finish_reason score_chosen score_rejected name names markdown __index_level_0__ "
+    "num_truncated_tokens";
 // Keys of this kind whose values are often lists or objects.
 constexpr std::string_view kDescriptions =
     "metadata meta meta_data meta_info info source sources dataset origin provenance url urls link links language "

@@ -12,9 +12,9 @@
 
 namespace snug {
 
-// Says what an object with keys is: a record of a shape (NamedAlpaca: options say what its input or prompt is), a
-// message of one, or a part of a message's content.
-enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Message, Part };
+// Says what an object with keys is: a record of a shape (NamedAlpaca: options say what its input or prompt is; Answers:
+// preferences of any kind), a message of one, or a part of a message's content.
+enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Answers, Message, Part };
 
 // Goes through the keys for which is_read(key) is false; null, "" and empty values are passed over. Throws UserError
 // for a key that is known to change what a sample teaches and, in messages and parts, for one that is not known to be

@@ -1,5 +1,7 @@
 #include "data/seen_keys.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "data/record_keys.h"
 
@@ -17,6 +19,9 @@ void SeenKeys::add(const Made& made) {
   ended_again_ += made.ended_again;
   begun_again_ += made.begun_again;
   left_out_ += made.left_out;
+  raw_ += made.raw;
+  for (size_t i = 0; i < kSettled; ++i)
+    settled_[i] += std::find(made.settled.begin(), made.settled.end(), static_cast<Settled>(i)) != made.settled.end();
 }
 
 void SeenKeys::say_of_keys(const std::string& path, const DataOptions& options) const {
@@ -73,6 +78,28 @@ void SeenKeys::say_of_ends(const std::string& path, const DataOptions& options) 
   if (left_out_.texts > 0)
     options.note(fmt::format("{}: the chat template leaves out {} that carry no loss, such as system texts", path,
                              left_out_.texts == 1 ? "1 message" : fmt::format("{} messages", left_out_.texts)));
+}
+
+void SeenKeys::say_of_answers(const std::string& path, const DataOptions& options) const {
+  constexpr std::array<std::string_view, kSettled> kTexts = {
+      "transcripts of Human and Assistant became turns",
+      "there is no prompt: the tokens with which both replies begin are taken for it, and carry no loss",
+      "both replies are whole conversations: the messages with which both begin are the prompt",
+      "replies are whole conversations, and the prompt beside them is passed over",
+      "conversations part before their last reply: every reply behind what they share carries loss",
+      "all scores are equal: there is nothing to learn",
+      "messages of the prompt say that they carry loss: in preferences only replies do",
+      "a token holds the end of the prompt and the beginning of a reply: loss begins with it"};
+  if (!options.note) return;
+  const auto count = [](int64_t n) { return fmt::format("{} record{}", n, n == 1 ? "" : "s"); };
+  for (size_t i = 0; i < kSettled; ++i)
+    if (settled_[i] > 0) options.note(fmt::format("{}: {} ({})", path, kTexts[i], count(settled_[i])));
+  const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
+  if (raw_ > 0 && chat && !chat->bos_by_habit())
+    options.note(
+        fmt::format("{}: prompts and replies are texts, taken as they are, without the chat template ({}); "
+                    "--columns instruction=prompt makes turns of them",
+                    path, count(raw_)));
 }
 
 }  // namespace snug

@@ -1,6 +1,7 @@
 // Reports on a file's records as a whole, with a line for each kind of thing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,6 +22,8 @@ struct Made {
   bool ended_again = false;          // it ended twice, or by another token than the template's
   bool begun_again = false;          // it began with BOS more than once
   LeftOut left_out;                  // by the chat template
+  std::vector<Settled> settled;      // of preferences
+  bool raw = false;                  // it is texts that no chat template renders, behind a prompt
 };
 
 // Collects what the records of a file have in common.
@@ -34,12 +37,16 @@ class SeenKeys {
   void say_of_keys(const std::string& path, const DataOptions& options) const;
   // Notes what begins more than once, ends at once or more than once, and what the chat template leaves out.
   void say_of_ends(const std::string& path, const DataOptions& options) const;
+  // Notes what was settled by looking at preferences.
+  void say_of_answers(const std::string& path, const DataOptions& options) const;
 
  private:
   const std::vector<NamedField>& named_;
   std::vector<bool> occurs_;
   int64_t masks_ = 0, empty_replies_ = 0, ended_again_ = 0, begun_again_ = 0;
   LeftOut left_out_ = {};
+  std::array<int64_t, kSettled> settled_ = {};  // records
+  int64_t raw_ = 0;
   std::map<std::string, int64_t> ignored_;
 };
 

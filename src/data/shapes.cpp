@@ -12,26 +12,32 @@
 namespace snug {
 namespace {
 
-constexpr std::array<std::pair<DataFormat, std::string_view>, 5> kFormats = {{{DataFormat::Alpaca, "alpaca"},
+constexpr std::array<std::pair<DataFormat, std::string_view>, 7> kFormats = {{{DataFormat::Alpaca, "alpaca"},
                                                                               {DataFormat::ShareGpt, "sharegpt"},
                                                                               {DataFormat::Messages, "messages"},
                                                                               {DataFormat::Text, "text"},
-                                                                              {DataFormat::Tokens, "tokens"}}};
+                                                                              {DataFormat::Tokens, "tokens"},
+                                                                              {DataFormat::Preference, "preference"},
+                                                                              {DataFormat::Labelled, "labelled"}}};
 // Columns may name these RecordFields: of records, and of the messages of a conversation.
 constexpr std::array<std::string_view, 11> kFields = {"instruction", "input",         "output",   "system",
                                                       "history",     "conversations", "messages", "tools",
                                                       "text",        "input_ids",     "labels"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
-
-constexpr std::string_view kNoNull =
-    "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";
+// The same, of preferences.
+constexpr std::array<std::string_view, 8> kAnswerFields = {"prompt",      "chosen", "rejected", "completion",
+                                                           "completions", "scores", "label",    "margin"};
 
 // Lists names that other programs give to the fields of a record.
 constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNames[] = {
     {"instruction", {"prompt", "question", "query", "problem", "user", "input", "request"}},
     {"output", {"response", "completion", "answer", "solution", "assistant", "target", "reply"}},
     {"text", {"content", "document", "body", "raw_content", "code", "story", "article"}},
-    {"input_ids", {"tokens", "token_ids", "ids", "input_tokens", "", "", ""}}};
+    {"input_ids", {"tokens", "token_ids", "ids", "input_tokens", "", "", ""}},
+    {"chosen", {"preferred", "winner", "response_chosen", "accepted", "positive", "better", "good"}},
+    {"rejected", {"dispreferred", "loser", "response_rejected", "reject", "negative", "worse", "bad"}},
+    {"completion", {"response", "output", "answer", "reply", "generation", "", ""}},
+    {"label", {"labels", "is_desirable", "desirable", "thumbs_up", "feedback", "accepted", ""}}};
 
 // Calls text(part) and field(name) for the parts of a prompt pattern in order.
 template <class Text, class Field>
@@ -55,15 +61,6 @@ void walk_prompt(std::string_view pattern, Text&& text, Field&& field) {
       i = end + 1;
     }
   }
-}
-
-std::vector<std::string> prompt_fields(const ShapeOptions& options) {
-  std::vector<std::string> names;
-  if (options.prompt) {
-    walk_prompt(
-        *options.prompt, [](std::string_view) {}, [&](std::string name) { names.push_back(std::move(name)); });
-  }
-  return names;
 }
 
 // Returns whether the pattern has a field, under snug's name or the file's.
@@ -90,32 +87,7 @@ void refuse_beside_pattern(const RecordFields& fields, const std::vector<std::st
 }
 
 Conversation read_alpaca(const RecordFields& fields) {
-  Conversation out;
-  const std::vector<std::string> named = prompt_fields(fields.options());
-  if (fields.options().prompt) refuse_beside_pattern(fields, named);
-  if (!is_named(fields, named, "system")) add_system(fields, out);
-  if (fields.has("history") && !is_named(fields, named, "history")) {
-    const Json& history = fields.list("history");
-    for (const Json& turn : history) {
-      if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
-        fields.object().fail(fields.key("history"), "a list of pairs [user, assistant] of strings");
-      }
-      out.push_back({ChatRole::User, turn[0]});
-      out.push_back({ChatRole::Assistant, turn[1]});
-    }
-  }
-  std::string prompt;
-  if (fields.options().prompt) {
-    walk_prompt(
-        *fields.options().prompt, [&](std::string_view text) { prompt += text; },
-        [&](const std::string& name) { prompt += fields.text_or_nothing(name); });
-  } else {
-    prompt = fields.text("instruction");
-    const std::string input = fields.text_or_nothing("input");
-    if (!prompt.empty() && !input.empty()) prompt += '\n';
-    prompt += input;
-  }
-  out.push_back({ChatRole::User, std::move(prompt)});
+  Conversation out = read_question(fields);
   out.push_back({ChatRole::Assistant, fields.text("output")});
   return out;
 }
@@ -127,25 +99,12 @@ bool is_conversation(const Json& value) {
 
 constexpr std::array<std::string_view, 2> kPromptAndCompletion = {"prompt", "completion"};
 
-// Returns whether a text begins as a list of messages does, written as JSON or as Python prints it.
-bool begins_as_messages(std::string_view text) {
-  const auto take = [&](std::string_view word) {
-    text.remove_prefix(white_before(text));
-    if (!text.starts_with(word)) return false;
-    text.remove_prefix(word.size());
-    return true;
-  };
-  if (!take("[") || !take("{")) return false;
-  return (take("'") || take("\"")) && (take("role") || take("from") || take("content") || take("value")) &&
-         (take("'") || take("\"")) && take(":");
-}
-
 // Refuses to teach messages as the text in which they are written.
 void refuse_written_messages(const RecordFields& fields, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::string key = fields.key(name);
     if (!is_in(kPromptAndCompletion, key) || !fields.has(name) || !fields.object().at(key).is_string()) continue;
-    if (begins_as_messages(fields.text(name)))
+    if (begins_as_messages(fields.text(name), false))
       fields.object().fail(key, "a text, or a list of messages written as JSON, which what Python prints is not");
   }
 }
@@ -198,6 +157,9 @@ KeysOf keys_of(DataFormat format, const ShapeOptions& options) {
       return KeysOf::Conversation;
     case DataFormat::Text:
       return KeysOf::Text;
+    case DataFormat::Preference:
+    case DataFormat::Labelled:
+      return KeysOf::Answers;
     case DataFormat::Tokens:
       break;
   }
@@ -221,6 +183,9 @@ std::vector<std::string> fields_of(DataFormat format, const RecordFields& record
       return {"messages", "system", "tools", "weight"};
     case DataFormat::Text:
       return {"text", "weight"};
+    case DataFormat::Preference:
+    case DataFormat::Labelled:
+      return fields_of_answers(record, format);
     case DataFormat::Tokens:
       break;
   }
@@ -229,6 +194,11 @@ std::vector<std::string> fields_of(DataFormat format, const RecordFields& record
 }
 
 std::optional<DataFormat> shape_of(const RecordFields& fields) {
+  if (fields.options().samples != Samples::Replies) {
+    if (has_answers(fields, DataFormat::Preference)) return DataFormat::Preference;
+    if (has_answers(fields, DataFormat::Labelled)) return DataFormat::Labelled;
+    return {};
+  }
   if (fields.has("input_ids")) return DataFormat::Tokens;
   if (fields.has("conversations")) return DataFormat::ShareGpt;
   if (fields.has("messages") || is_prompt_and_completion(fields)) return DataFormat::Messages;
@@ -259,6 +229,33 @@ std::string column_for(std::string_view name, const JsonObject& record) {
   return "";
 }
 
+// Returns "--columns chosen=A,rejected=B names them" if a record has such fields.
+std::string advice_on(const JsonObject& record, std::string_view a, std::string_view b) {
+  const std::string first = column_for(a, record), second = column_for(b, record);
+  return first.empty() || second.empty() ? "" : fmt::format("--columns {},{} names them", first, second);
+}
+
+// Refuses a record that has none of what an objective on preferences learns from.
+[[noreturn]] void refuse_no_answers(const RecordFields& fields) {
+  const JsonObject& record = fields.object();
+  for (const char* name : {"chosen", "rejected", "completion", "label"})
+    if (record.value().contains(fields.key(name)) && !fields.has(name)) record.fail(fields.key(name), kNoNull);
+  const bool judged = fields.options().samples == Samples::Judged;
+  std::string help = judged ? advice_on(record, "completion", "label") : advice_on(record, "chosen", "rejected");
+  if (help.empty()) {
+    help = !judged && has_answers(fields, DataFormat::Labelled)
+               ? "--objective kto learns from replies with a label"
+               : "--objective sft learns from replies of which nothing is said, and --columns names other fields";
+  }
+  user_error("{}: found the keys {}, expected {}; {}", fields.place(), names_of_keys(record.value()),
+             judged
+                 ? "a prompt, its \"completion\" and a \"label\" (true or false), a conversation with \"label\" or "
+                   "\"kto_tag\", or a pair of replies under \"chosen\" and \"rejected\""
+                 : "a pair of replies to one prompt, under \"chosen\" and \"rejected\", or \"completions\" and their "
+                   "\"scores\"",
+             help);
+}
+
 // Returns what may help to read a record of no shape.
 std::string advice(const JsonObject& record) {
   const std::string instruction = column_for("instruction", record), output = column_for("output", record);
@@ -276,8 +273,24 @@ DataFormat data_format_from_name(std::string_view name) {
   for (const auto& [format, spelt] : kFormats) {
     if (spelt == name) return format;
   }
-  if (name == "preference") user_error("data_format: preference objectives are not supported yet");
-  user_error("data_format: found '{}', expected alpaca, sharegpt, messages, text or tokens", name);
+  user_error("data_format: found '{}', expected alpaca, sharegpt, messages, text, tokens, preference or labelled",
+             name);
+}
+
+Samples samples_of(ObjectiveKind kind) {
+  switch (kind) {
+    case ObjectiveKind::Sft:
+      return Samples::Replies;
+    case ObjectiveKind::Kto:
+      return Samples::Judged;
+    case ObjectiveKind::Reward:
+      return Samples::PairsWithMargins;
+    case ObjectiveKind::Dpo:
+    case ObjectiveKind::Orpo:
+    case ObjectiveKind::SimPo:
+      break;
+  }
+  return Samples::Pairs;
 }
 
 std::string_view name(DataFormat format) {
@@ -300,8 +313,17 @@ void validate(const ShapeOptions& options) {
   const std::vector<std::string> in_prompt = prompt_fields(options);
   for (const auto& [ours, theirs] : options.columns) {
     if (is_in(kFields, ours) || is_in(kMessageFields, ours) || is_in(in_prompt, ours)) continue;
-    user_error("columns: found '{}: {}', expected one of {}, {} before the colon", ours, theirs,
-               fmt::join(kFields, ", "), fmt::join(kMessageFields, ", "));
+    const bool answers = options.samples != Samples::Replies;
+    if (is_in(kAnswerFields, ours)) {
+      if (answers) continue;
+      user_error(
+          "columns: found '{}: {}', which is a field of preferences; --objective dpo, orpo, simpo, kto or reward "
+          "learns from them",
+          ours, theirs);
+    }
+    user_error("columns: found '{}: {}', expected one of {}, {}{}{} before the colon", ours, theirs,
+               fmt::join(kFields, ", "), fmt::join(kMessageFields, ", "), answers ? ", " : "",
+               answers ? fmt::format("{}", fmt::join(kAnswerFields, ", ")) : "");
   }
 }
 
@@ -353,9 +375,64 @@ bool has_in_messages(const std::string& key, const Json& record) {
   return in_lists(record, [&](const Json& item) { return item.contains(key) && !item.at(key).is_null(); });
 }
 
+std::vector<std::string> prompt_fields(const ShapeOptions& options) {
+  std::vector<std::string> names;
+  if (options.prompt) {
+    walk_prompt(
+        *options.prompt, [](std::string_view) {}, [&](std::string name) { names.push_back(std::move(name)); });
+  }
+  return names;
+}
+
+Conversation read_question(const RecordFields& fields, const std::string& name) {
+  Conversation out;
+  std::vector<std::string> named;
+  if (name.empty()) named = prompt_fields(fields.options());
+  const bool pattern = name.empty() && fields.options().prompt;
+  if (pattern) refuse_beside_pattern(fields, named);
+  if (!is_named(fields, named, "system")) add_system(fields, out);
+  if (fields.has("history") && !is_named(fields, named, "history")) {
+    const Json& history = fields.list("history");
+    for (const Json& turn : history) {
+      if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
+        fields.object().fail(fields.key("history"), "a list of pairs [user, assistant] of strings");
+      }
+      out.push_back({ChatRole::User, turn[0]});
+      out.push_back({ChatRole::Assistant, turn[1]});
+    }
+  }
+  std::string prompt;
+  if (pattern) {
+    walk_prompt(
+        *fields.options().prompt, [&](std::string_view text) { prompt += text; },
+        [&](const std::string& field) { prompt += fields.text_or_nothing(field); });
+  } else if (!name.empty()) {
+    prompt = fields.text(name);
+  } else {
+    prompt = fields.text("instruction");
+    const std::string input = fields.text_or_nothing("input");
+    if (!prompt.empty() && !input.empty()) prompt += '\n';
+    prompt += input;
+  }
+  out.push_back({ChatRole::User, std::move(prompt)});
+  return out;
+}
+
+bool begins_as_messages(std::string_view text, bool or_message) {
+  const auto take = [&](std::string_view word) {
+    text.remove_prefix(white_before(text));
+    if (!text.starts_with(word)) return false;
+    text.remove_prefix(word.size());
+    return true;
+  };
+  if ((!take("[") && !or_message) || !take("{")) return false;
+  return (take("'") || take("\"")) && (take("role") || take("from") || take("content") || take("value")) &&
+         (take("'") || take("\"")) && take(":");
+}
+
 std::string RecordFields::missing(const std::string& name) const {
   const std::optional<DataFormat> shape = shape_of(*this);
-  if (shape && fields_of(*shape, *this).front() != name && name != "output") {
+  if (shape && options_.samples == Samples::Replies && fields_of(*shape, *this).front() != name && name != "output") {
     user_error(
         "{}: key '{}' is missing, which the file's first record has or --data-format asks for; found the keys "
         "of '{}': expected one shape a file",
@@ -381,14 +458,23 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
   object.fail(key, expected);
 }
 
-void read_written_messages(Json& record) {
-  for (const std::string_view key : kPromptAndCompletion) {
+void read_written_messages(Json& record, const ShapeOptions& options) {
+  const std::string place;
+  const RecordFields fields(record, options, place);
+  std::vector<std::pair<std::string, bool>> keys;  // and whether they may hold one message
+  for (const std::string_view name : kPromptAndCompletion)
+    keys.emplace_back(options.samples == Samples::Replies ? std::string(name) : fields.key(std::string(name)),
+                      options.samples != Samples::Replies && name == "completion");
+  if (options.samples != Samples::Replies)
+    for (const auto& pair : kReplyFields)
+      for (const std::string_view name : pair) keys.emplace_back(fields.key(std::string(name)), true);
+  for (const auto& [key, or_message] : keys) {
     const auto found = record.find(key);
     const auto* text = found == record.end() ? nullptr : found->get_ptr<const std::string*>();
-    if (!text || !begins_as_messages(*text)) continue;
+    if (!text || !begins_as_messages(*text, or_message)) continue;
     try {
-      Json list = parse_json(*text, key);
-      if (is_conversation(list)) *found = std::move(list);
+      Json value = parse_json(*text, key);
+      if (is_conversation(value) || (or_message && is_conversation(Json::array({value})))) *found = std::move(value);
     } catch (const UserError&) {
       continue;  // a text, which is refused when it is read
     }
@@ -397,7 +483,9 @@ void read_written_messages(Json& record) {
 
 DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place) {
   const RecordFields fields(record, options, place);
-  if (const auto shape = shape_of(fields)) return *shape;
+  const auto shape = shape_of(fields);
+  if (shape && (shape != DataFormat::Labelled || options.samples == Samples::Judged)) return *shape;
+  if (options.samples != Samples::Replies) refuse_no_answers(fields);
   std::vector<std::string> ignored;
   check_keys(
       fields.object(), KeysOf::Text, [](std::string_view) { return false; }, ignored);
@@ -412,6 +500,8 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place,
                      std::string_view text) {
   const RecordFields fields(record, options, place, text);
+  const bool answers = format == DataFormat::Preference || format == DataFormat::Labelled;
+  if (answers && !has_answers(fields, format)) refuse_no_answers(fields);
   const std::vector<std::string> read = fields_of(format, fields);
   Example example;
   check_keys(
@@ -428,7 +518,8 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       example.ignored);
   const std::string weight = fields.key("weight");
   if (fields.has("weight")) example.carries_loss = read_flag(fields.object(), weight, kWeights);
-  if (format != DataFormat::Text && format != DataFormat::Tokens) example.tools = read_tools(fields);
+  if (format != DataFormat::Text && format != DataFormat::Tokens && is_in(read, "tools"))
+    example.tools = read_tools(fields);
   if (format == DataFormat::Alpaca || format == DataFormat::Text) refuse_written_messages(fields, read);
   switch (format) {
     case DataFormat::Alpaca:
@@ -446,6 +537,10 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
     case DataFormat::Tokens:
       refuse_lists_beside_tokens(fields, example.ignored);
       example.content = read_tokens(fields);
+      break;
+    case DataFormat::Preference:
+    case DataFormat::Labelled:
+      example.content = read_answers(fields, format, example.ignored);
       break;
   }
   return example;

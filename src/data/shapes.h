@@ -11,18 +11,27 @@
 
 #include "format/chat_template.h"
 #include "format/json.h"
+#include "objective/objective.h"
 
 namespace snug {
 
-enum class DataFormat { Alpaca, ShareGpt, Messages, Text, Tokens };
+enum class DataFormat { Alpaca, ShareGpt, Messages, Text, Tokens, Preference, Labelled };
 
-// Returns the format that `data_format` spells alpaca, sharegpt, messages, text or tokens. Throws UserError that lists
-// them for another name.
+// Returns the format that `data_format` spells alpaca, sharegpt, messages, text, tokens, preference or labelled. Throws
+// UserError that lists them for another name.
 DataFormat data_format_from_name(std::string_view name);
 std::string_view name(DataFormat format);
 
+// Says what a sample is: a document, whose replies carry loss; two replies to one prompt, the better one first, with
+// the margin by which it is better or without; or one reply, and whether it is desirable.
+enum class Samples { Replies, Pairs, PairsWithMargins, Judged };
+
+// Returns what an objective learns from.
+Samples samples_of(ObjectiveKind kind);
+
 // Says how a file's objects are read.
 struct ShapeOptions {
+  Samples samples = Samples::Replies;
   // Holds the file's name of a field, by the name for which snug looks: {"instruction": "question"}.
   std::map<std::string, std::string> columns;
   // Holds the prompt of an alpaca record, with {field} for a field's text: "User: {instruction}\nAssistant: ". {{ and
@@ -71,21 +80,54 @@ constexpr int32_t kNoLabel = -100;
 // Returns the keys of a record for messages: "\"a\", \"b\"", at most eight.
 std::string names_of_keys(const Json& record);
 
+// Names what was settled by looking at a record of preferences, or passed over in it.
+enum class Settled {
+  Transcripts,     // a text of "Human:" and "Assistant:" became turns
+  CommonTokens,    // texts without a prompt: the tokens that they begin with are taken for it
+  CommonMessages,  // whole conversations: the messages that they begin with are the prompt
+  PassedPrompt,    // a prompt beside whole conversations
+  PartEarly,       // conversations that part before their last reply
+  EqualScores,     // no reply is better than another: there is no sample
+  LossOfPrompt,    // messages of a prompt say that they carry loss
+  MergedTokens     // a token holds the end of the prompt and the beginning of a reply
+};
+constexpr size_t kSettled = 8;
+
+// Holds replies to a prompt, and which of them are better.
+struct Answers {
+  struct Texts {
+    std::optional<std::string> prompt;  // nothing: what the texts begin with alike
+    std::vector<std::string> replies;
+  };
+  // Makes a sample of a reply and the one that it is better than; without one, of the reply and what is thought of it.
+  struct Choice {
+    size_t reply = 0;
+    std::optional<size_t> rejected = {};
+    std::optional<float> value = {};  // TokenSample::value
+  };
+  // Conversations are whole; messages of a reply alone carry loss.
+  std::variant<std::vector<Conversation>, Texts, std::vector<TokenSample>> replies;
+  bool one_prompt = true;  // all conversations are alike up to the first message that carries loss
+  std::vector<Choice> choices;
+  std::vector<Settled> settled;
+};
+
 // Holds what a record says.
 struct Example {
-  std::variant<Conversation, Document, std::vector<TokenSample>> content;
+  std::variant<Conversation, Document, std::vector<TokenSample>, Answers> content;
   bool carries_loss = true;              // false: its weight is 0
   std::vector<std::string> ignored;      // keys that no table knows
   std::vector<jinja::Value> tools = {};  // of a conversation; they belong to the thread that read them
 };
 
-// Replaces the texts that a record has under prompt and completion by lists, if they are lists of messages written as
-// JSON, as in tables that know only text.
-void read_written_messages(Json& record);
+// Replaces the texts that a record has under prompt and completion, and of preferences under the fields of replies, by
+// lists, if they are lists of messages written as JSON, as in tables that know only text.
+void read_written_messages(Json& record, const ShapeOptions& options);
 
 // Returns the format by a record's keys: input_ids -> tokens; conversations -> sharegpt; messages, or prompt and
 // completion if both are lists of messages -> messages; instruction, or output if there is a prompt pattern -> alpaca;
-// text -> text. Throws UserError with `place` if it finds none of these, which says what would help.
+// text -> text. Where samples are not single replies: chosen and rejected, or completions and scores -> preference;
+// label or kto_tag -> labelled. Throws UserError with `place` if it finds none of these, which says what would help.
 DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place);
 
 // Reads a record of a format. Throws UserError with `place`, key, what was found and what was expected.
@@ -102,6 +144,7 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 //   text      {text}
 //   tokens    {input_ids, labels?, ...}, equally long (record_fields.h); every id below 2^31; without labels every
 //             token counts
+//   preference, labelled  data/preference_records.cpp
 // A record of any shape may have a weight, 0 or 1, and one that becomes a conversation may have tools. check_keys()
 // judges all other keys. `text` is the record as it is written, by which the keys of tools and calls keep their order.
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place,

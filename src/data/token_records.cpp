@@ -35,19 +35,18 @@ std::vector<int32_t> read_integers(const RecordFields& fields, const std::string
 
 // Returns such integers of a list that goes with the ids; empty if it does not exist.
 std::vector<int32_t> read_beside(const RecordFields& fields, const std::string& name, size_t count, int32_t highest,
-                                 bool labels, std::string_view expected) {
+                                 bool labels, std::string_view expected, const std::string& ids = "input_ids") {
   if (!fields.has(name)) return {};
   std::vector<int32_t> out = read_integers(fields, name, highest, labels, expected);
-  if (out.size() != count) {
-    fields.object().fail(fields.key(name), fmt::format("{} values, as '{}' has", count, fields.key("input_ids")));
-  }
+  if (out.size() != count)
+    fields.object().fail(fields.key(name), fmt::format("{} values, as '{}' has", count, fields.key(ids)));
   return out;
 }
 
 // Takes away what an attention mask hides, which is padding.
-void cut_padding(const RecordFields& fields, TokenSample& sample, std::vector<int32_t>& positions) {
-  const std::string key = "attention_mask";
-  const std::vector<int32_t> mask = read_beside(fields, key, sample.ids.size(), 1, false, "0 or 1");
+void cut_padding(const RecordFields& fields, TokenSample& sample, std::vector<int32_t>& positions,
+                 const std::string& key, const std::string& ids) {
+  const std::vector<int32_t> mask = read_beside(fields, key, sample.ids.size(), 1, false, "0 or 1", ids);
   if (mask.empty()) return;
   const auto begin = std::find(mask.begin(), mask.end(), 1);
   const auto end = std::find(mask.rbegin(), mask.rend(), 1).base();
@@ -105,8 +104,19 @@ std::vector<TokenSample> read_tokens(const RecordFields& fields) {
   }
   read_beside(fields, "token_type_ids", count, 0, /*labels=*/false, "0 alone");
   std::vector<int32_t> positions = read_beside(fields, "position_ids", count, kAnyId, /*labels=*/false, "a position");
-  cut_padding(fields, sample, positions);
+  cut_padding(fields, sample, positions, "attention_mask", "input_ids");
   return split(fields, std::move(sample), positions);
+}
+
+TokenSample read_tokens(const RecordFields& fields, const std::string& ids, const std::string& labels,
+                        const std::string& mask) {
+  TokenSample sample;
+  sample.ids = read_integers(fields, ids, kAnyId, /*labels=*/false, "a token id");
+  if (sample.ids.empty()) fields.object().fail(fields.key(ids), "at least one token id");
+  sample.labels = read_beside(fields, labels, sample.ids.size(), kAnyId, /*labels=*/true, "a token id or -100", ids);
+  std::vector<int32_t> positions;
+  cut_padding(fields, sample, positions, mask, ids);
+  return sample;
 }
 
 }  // namespace snug

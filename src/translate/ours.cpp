@@ -18,7 +18,7 @@ constexpr OurKey kKeys[] = {
     {Kind::Word, "init", "pretrained", 0, 0, "pretrained random"},
     {Kind::Text, "adapter", ""},
     {Kind::List, "data", ""},
-    {Kind::Word, "data_format", "auto", 0, 0, "auto alpaca sharegpt messages text tokens"},
+    {Kind::Word, "data_format", "auto", 0, 0, "auto alpaca sharegpt messages text tokens preference labelled"},
     {Kind::Map, "columns", ""},
     {Kind::Map, "roles", ""},
     {Kind::Text, "prompt", ""},

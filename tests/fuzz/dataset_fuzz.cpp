@@ -36,6 +36,7 @@ snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file, c
   if (kind & 16) options.train_on = snug::TrainOn::All;
   if (kind & 128 && !(kind & 16)) options.thinking = snug::Thinking::Last;
   options.text_split = static_cast<snug::TextSplit>(kind % 3);
+  if (!(kind & 16)) options.shape.samples = static_cast<snug::Samples>(bytes.size() % 4);
   return options;
 }
 
@@ -55,6 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const snug::Dataset dataset = snug::load_dataset(options_for(data[0], file, bytes), &encoder);
     for (int64_t s = 0; s < dataset.samples(); ++s) {
+      if (dataset.has_pairs() && (dataset.second(s) < 1 || dataset.second(s) >= dataset.length(s))) abort();
       if (dataset.length(s) < 1 || dataset.loss_tokens(s, 0, dataset.length(s)) >= dataset.length(s)) abort();
     }
   } catch (const snug::UserError&) {

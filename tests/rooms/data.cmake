@@ -4,6 +4,7 @@ snug_template_test(published_templates_loss_test chat_tools_test ChatTools.Publi
 snug_test(prompt_format_test ROOMS format)
 snug_test(data_test ROOMS data)
 snug_test(shapes_test ROOMS data)
+snug_test(preferences_test ROOMS data)
 snug_test(tool_records_test ROOMS data)
 snug_test(columns_test ROOMS data)
 snug_test(data_files_test ROOMS data)

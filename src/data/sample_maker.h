@@ -1,0 +1,54 @@
+// Turns the records of a data file into samples.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/seen_keys.h"
+
+namespace snug {
+
+// Refers to its arguments, which must outlive it.
+class SampleMaker {
+ public:
+  SampleMaker(const DataOptions& options, const TextEncoder* encoder);
+
+  // Settles, by the first record of a file, what the others must be. The JSON of plain text is not examined.
+  void look_at(const Record& first, bool json);
+  // Returns what a record becomes. It is called from many threads at once.
+  Made make(const Record& record) const;
+
+  const RecordKinds& kinds() const { return kinds_; }
+  const std::vector<NamedField>& named() const { return named_; }
+  const std::vector<std::string>& roles() const { return roles_; }
+  const std::string& keys() const { return keys_; }  // of the file's first record, for messages
+
+ private:
+  void finish(Sample& sample) const;
+  void append(const std::vector<int32_t>& ids, bool loss, Sample& sample) const;
+  void append_habitual_bos(std::string_view text, Sample& sample) const;
+  void take_ends(std::string& text, std::string_view end, Made& made) const;
+  Sample encode(std::string& text, Made& made) const;
+  Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made) const;
+  std::vector<Sample> encode(Answers& answers, std::span<const jinja::Value> tools, Made& made) const;
+  std::vector<Sample> encode(Answers::Texts& texts, Made& made) const;
+  void require_format() const;
+
+  const DataOptions& options_;
+  const TextEncoder* encoder_;
+  ShapeOptions shape_;
+  std::vector<NamedField> named_;
+  std::vector<std::string> roles_;  // those that options name
+  std::string keys_;
+  bool json_ = true;
+  DataFormat format_ = DataFormat::Text;
+  size_t answers_ = 0;  // which kind of replies the file's first record of preferences has: Answers::replies
+  const ChatTemplate* template_ = nullptr;
+  RecordKinds kinds_;
+};
+
+}  // namespace snug
