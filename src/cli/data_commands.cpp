@@ -115,7 +115,6 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 }
 
 int plan_command(Options options, const CommandFlags& flags) {
-  require_supervised(options);
   refuse_disk_dir(options, PlanMode::Look);
   Target target(options);
   target.say_strange_cards();
@@ -223,7 +222,6 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
 }  // namespace
 
 int eval_command(Options options, const CommandFlags& flags) {
-  require_supervised(options);
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));

@@ -139,8 +139,8 @@ RunPairs::RunPairs(const JobSpec& spec, const Corpus& corpus, StreamSource& data
 std::string RunPairs::find_references(Session& session, const Options& options) {
   if (!spec_.objective.has_reference()) return "";
   key_ = reference_key(spec_, session.heartbeat());
-  const std::filesystem::path own = std::filesystem::path(options.out) / "reference",
-                              given = options.reference_cache, directory = given.empty() ? own : given;
+  const std::filesystem::path own = std::filesystem::path(options.out) / "reference", given = options.reference_cache,
+                              directory = given.empty() ? own : given;
   file_ = directory / (hex(hash_of(key_)) + ".logps");
   const auto known = [&] {
     int64_t count = 0;

@@ -333,8 +333,6 @@ std::vector<OptionSpec> training_specs() {
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
-      word_option("objective", &O::objective, {"sft", "dpo", "orpo", "simpo", "kto", "reward"},
-                  "what a step minimises: the cross-entropy of replies, or what pairs of replies say"),
       word_option("preference_loss", &O::preference_loss,
                   {"sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "apo_down"},
                   "the loss of dpo"),

@@ -58,7 +58,7 @@ struct Options {
   std::optional<std::string> base_format;  // not given: as the model is stored, else the products' format
   std::string gradient_accumulator = "fp32";
 
-  std::string objective = "sft", preference_loss = "sigmoid", reference = "auto", reference_cache;
+  std::string preference_loss = "sigmoid", reference = "auto", reference_cache;
   std::optional<double> beta, nll_weight;  // not given: by objective
   double label_smoothing = 0, simpo_gamma = 0.5;
 

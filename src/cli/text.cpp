@@ -43,13 +43,6 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   return data;
 }
 
-void require_supervised(const Options& options) {
-  if (objective_from_name(options.objective) == ObjectiveKind::Sft) return;
-  user_error(
-      "objective: found {}, expected sft: what preferences say is read and shown (snug tokenize), not learnt yet",
-      options.objective);
-}
-
 namespace {
 
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 30;

@@ -41,9 +41,6 @@ auto at_place(const std::string& place, F&& f) {
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
                          PromptFormat format, std::function<void(const std::string&)> note);
 
-// Throws UserError for an objective by which nothing is trained, planned or evaluated yet.
-void require_supervised(const Options& options);
-
 // Returns the directory whose tokenizer is used: the adapter's if it has one (to which training may have added tokens),
 // else the model's.
 std::filesystem::path tokenizer_directory(const Options& options);

@@ -405,7 +405,6 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
 }  // namespace
 
 int train_command(Options options, const CommandFlags& flags) {
-  require_supervised(options);
   InterruptGuard guard;
   std::unique_ptr<Comm> comm = launched("train");
   if (options.out.empty()) {
