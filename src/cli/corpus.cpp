@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "cli/job.h"
 #include "cli/no_effect.h"
+#include "cli/objective.h"
 #include "cli/token_cache.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
@@ -47,6 +48,7 @@ std::optional<Tokenizer> tokenizer_of(const Options& options) {
 Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   if (options.data.empty())
     user_error("--data is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)");
+  objective_of(options);  // what it refuses it refuses before files are read
   Corpus corpus;
   const ModelTokens model = model_tokens(options);
   const std::optional<Tokenizer> tokenizer = tokenizer_of(options);

@@ -105,15 +105,20 @@ namespace {
 // Returns as one text what decides a reference's log-probabilities besides the replies.
 std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
   const auto counts = [&](size_t i) { return !spec.table.params[i].adapter || spec.objective.adapted_reference; };
-  const bool drawn = std::ranges::any_of(spec.sources.params,
-                                         [](const auto& source) { return std::holds_alternative<RandomFill>(source); });
+  bool drawn = false;
+  for (size_t i = 0; i < spec.table.params.size(); i++)
+    drawn = drawn || (counts(i) && std::holds_alternative<RandomFill>(spec.sources.params[i]));
   std::string key = fmt::format("weights {}\n", hex(hash_of_files(spec.sources, heartbeat, counts)));
   if (drawn) key += fmt::format("drawn by {}\n", spec.numerics.seed);
   for (const Field& field : fields_of(spec)) {
-    const bool of_products = field.name == "compute" || field.name == "base" || field.name == "base_format" ||
-                             field.name == "fp8_products" || field.name == "plain_scales";
+    const bool of_products = field.name == "compute" || field.name == "base_format" || field.name == "fp8_products" ||
+                             field.name == "plain_scales";
     if (field.group == kModelFields || of_products) key += fmt::format("{} {}\n", field.name, field.value);
   }
+  // What is trained is in the products' format when they read it.
+  const bool frozen =
+      std::ranges::any_of(spec.table.params, [](const ParamSpec& param) { return !param.trainable && !param.adapter; });
+  key += fmt::format("base {}\n", name(frozen ? spec.numerics.base : spec.numerics.compute));
   return key;
 }
 

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -36,6 +37,16 @@ class Due {
   Interval interval_;
   Clock::time_point last_ = Clock::now();
 };
+
+// Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred.
+std::string preferences_text(const NamedNumbers& metrics, const std::string& prefix) {
+  const auto find = [&](const char* name) {
+    return std::ranges::find(metrics, prefix + "rewards/" + name, &NamedNumbers::value_type::first);
+  };
+  const auto accuracy = find("accuracies"), margin = find("margins");
+  if (accuracy == metrics.end() || margin == metrics.end()) return "";
+  return fmt::format("  accuracy {:.2f}  margin {:.3f}", accuracy->second, margin->second);
+}
 
 }  // namespace
 
@@ -163,10 +174,12 @@ Ending Trainer::run() {
       event.update(metrics_json(metrics_));
       options_.event(event);
     }
-    const std::string line =
-        fmt::format("loss {:.4f}  norm {:.3f}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
-                    static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
-                    metrics_.eval_loss ? fmt::format("  held-out loss {:.4f}", *metrics_.eval_loss) : std::string());
+    const std::string line = fmt::format(
+        "loss {:.4f}  norm {:.3f}{}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
+        preferences_text(metrics_.others, ""), static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
+        metrics_.eval_loss
+            ? fmt::format("  held-out loss {:.4f}{}", *metrics_.eval_loss, preferences_text(metrics_.others, "eval_"))
+            : std::string());
     progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
     if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
       progress.clear();

@@ -9,6 +9,7 @@ foreach(name
         cli_models_test
         cli_owner_test
         cli_plan_test
+        cli_preferences_test
         cli_report_test
         cli_tokens_test
         cli_use_test

@@ -1,0 +1,148 @@
+// Learning from pairs as a user meets it: a run, its metrics and references, going on, and what is refused.
+#include <cmath>
+#include <numbers>
+
+#include "cli_fixture.h"
+
+namespace snug {
+namespace {
+
+class Preferences : public Cli {
+ protected:
+  void SetUp() override {
+    std::string text;
+    std::ifstream in(fs::path(SNUG_FIXTURES) / "objective" / "pairs.jsonl");
+    for (std::string line; std::getline(in, line);) {
+      const auto pair = nlohmann::json::parse(line);
+      text +=
+          nlohmann::json{
+              {"prompt_ids", pair["prompt"]}, {"chosen_ids", pair["chosen"]}, {"rejected_ids", pair["rejected"]}}
+              .dump() +
+          "\n";
+    }
+    put(at("pairs.jsonl"), text);
+  }
+
+  static Words dpo(const Words& more) {
+    return with({"train",
+                 "--model",
+                 kModels / "llama",
+                 "--data",
+                 "pairs.jsonl",
+                 "--out",
+                 "run",
+                 "--objective",
+                 "dpo",
+                 "--compute",
+                 "fp32",
+                 "--sequence-length",
+                 "64",
+                 "--batch-size",
+                 "2",
+                 "--micro-batch-size",
+                 "1",
+                 "--learning-rate",
+                 "1e-2",
+                 "--threads",
+                 "1",
+                 "--max-steps",
+                 "4",
+                 "--save-every",
+                 "2"},
+                more);
+  }
+
+  std::vector<nlohmann::json> metrics(const char* name = "run") const {
+    std::vector<nlohmann::json> all;
+    std::istringstream lines(text_of(at(name) / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      all.push_back(nlohmann::json::parse(line));
+      for (const char* other : {"step_seconds", "tokens_per_second"}) all.back().erase(other);
+    }
+    return all;
+  }
+};
+
+TEST_F(Preferences, ARunBeginsAtLn2AndLearnsWhichIsPreferred) {
+  const Outcome outcome = run_well(dpo({"--validation", "0.2", "--max-steps", "12", "--metrics-format", "csv"}));
+  EXPECT_THAT(outcome.err, HasSubstr("objective     dpo (sigmoid), beta 0.1; reference: the model as it is"));
+  EXPECT_THAT(outcome.err, HasSubstr("reference: of 12 pairs 0 were known (run/reference), 12 were scored"));
+  const auto steps = metrics();
+  ASSERT_EQ(steps.size(), 12u);
+  EXPECT_EQ(steps[0]["loss"].get<double>(), std::numbers::ln2);
+  EXPECT_LT(steps[11]["loss"], 0.6);
+  EXPECT_EQ(steps[11]["rewards/accuracies"], 1);
+  EXPECT_TRUE(steps[11].contains("eval_rewards/margins"));
+  EXPECT_THAT(text_of(at("run/metrics.csv")), HasSubstr(",rewards/chosen,"));
+  const Outcome eval =
+      run_well({"eval", "--model", kModels / "llama", "--adapter", "run/adapter", "--data", "pairs.jsonl",
+                "--objective", "dpo", "--compute", "fp32", "--sequence-length", "64", "--json"});
+  const auto json = nlohmann::json::parse(eval.out);
+  EXPECT_GT(json["accuracy"], 0.8);
+  EXPECT_EQ(json["pairs"], 12);
+  EXPECT_EQ(json["rewards/margins"], json["margin"]);
+}
+
+TEST_F(Preferences, AResumedRunGoesOnToTheBitAndScoresNothingAgain) {
+  for (const Words& more : {Words{}, Words{"--method", "full"}, Words{"--objective", "orpo"}}) {
+    run_well(dpo(with({"--overwrite", "--max-steps", "2", "--schedule", "constant"}, more)));
+    run_well(dpo(with({"--overwrite", "--schedule", "constant"}, more)));
+    const auto expected = metrics();
+    run_well(dpo(with({"--overwrite", "--max-steps", "2", "--schedule", "constant"}, more)));
+    const Outcome resumed = run_well({"train", "--out", "run", "--resume", "--max-steps", "4"});
+    EXPECT_EQ(metrics(), expected) << ::testing::PrintToString(more);
+    const bool has_reference = more.empty() || more[0] == "--method";
+    EXPECT_EQ(resumed.err.find("reference: of 12 pairs") != std::string::npos, has_reference);
+  }
+}
+
+TEST_F(Preferences, ReferencesThatAreKeptServeAnotherRunAndNoOtherModel) {
+  const Words cache{"--reference-cache", "kept", "--max-steps", "6"};
+  const auto reference_line = [&](const Words& more) {
+    const std::string err = run_well(dpo(with(with({"--overwrite"}, cache), more))).err;
+    const size_t begin = err.find("reference: of");
+    return err.substr(begin, err.find('\n', begin) - begin);
+  };
+  EXPECT_THAT(reference_line({}), HasSubstr("of 12 pairs 0 were known (kept), 12 were scored in 5 passes"));
+  const auto expected = metrics();
+  EXPECT_THAT(reference_line({}), HasSubstr("of 12 pairs 12 were known (kept), 0 were scored in 0 passes"));
+  EXPECT_EQ(metrics(), expected);
+  EXPECT_THAT(reference_line({"--method", "full"}), HasSubstr("12 were known")) << "the base is the same";
+  EXPECT_THAT(reference_line({"--compute", "bf16"}), HasSubstr("0 were known"));
+  EXPECT_THAT(reference_line({"--model", kModels / "llama3"}), HasSubstr("0 were known"));
+}
+
+TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
+  const auto refused = [&](const Words& more, const Words& why) { expect_refusal(dpo(more), why); };
+  refused({"--objective", "kto"}, {"objective: 'kto' is not supported yet"});
+  refused({"--simpo-gamma", "1"}, {"simpo_gamma: found 1, expected nothing: it is of objective simpo"});
+  refused({"--label-smoothing", "0.1"}, {"it is of preference_loss cdpo and robust", "preference_loss sigmoid"});
+  refused({"--objective", "orpo", "--preference-loss", "ipo"}, {"preference_loss: found ipo", "objective orpo"});
+  refused({"--objective", "simpo", "--reference", "none"}, {"reference: found none", "it is of objective dpo"});
+  refused({"--reference", "none"}, {"objective dpo needs one"});
+  refused({"--reference", "adapter"}, {"without --adapter there is none"});
+  refused({"--reference", "other"}, {"another model is not supported yet"});
+  refused({"--beta", "0"}, {"nothing would be learnt"});
+  refused({"--long-samples", "split"}, {"long_samples: found split", "a pair is cut, or dropped"});
+  refused({"--objective", "sft", "--beta", "0.2"}, {"beta: found 0.2", "objective sft"});
+  expect_refusal({"eval", "--model", kModels / "llama", "--data", "pairs.jsonl", "--objective", "dpo"},
+                 {"expected an --adapter beside it"});
+}
+
+TEST_F(Preferences, TwoRanksLearnTheSame) {
+  for (const char* objective : {"dpo", "orpo", "simpo"}) {
+    const auto steps = [&](const Words& more) {
+      run_well(dpo(with({"--overwrite", "--objective", objective, "--ranks"}, more)));
+      return metrics();
+    };
+    const auto one = steps({"1"}), two = steps({"2"});
+    ASSERT_EQ(two.size(), one.size());
+    for (size_t i = 0; i < one.size(); i++)
+      for (const char* key : {"loss", "grad_norm", "rewards/margins"})
+        EXPECT_NEAR(two[i][key], one[i][key].get<double>(), 1e-4) << objective << " " << key;
+    EXPECT_EQ(two[0]["loss"], one[0]["loss"]);
+  }
+}
+
+}  // namespace
+}  // namespace snug
