@@ -125,14 +125,12 @@ def step_loss(model, references, name, options, pairs, first):
     return total, metrics
 
 
-def train(folder, references, name, given, pairs):
-    options = DEFAULTS | given
+def train_steps(folder, loss_of_step):
     model = load(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     steps = []
     for step in range(STEPS):
-        first = step * PAIRS
-        loss, metrics = step_loss(model, references, name, options, pairs[first : first + PAIRS], first)
+        loss, metrics = loss_of_step(model, step * PAIRS)
         loss.backward()
         result = {"loss": loss.item(), "metrics": metrics}
         if step == 0:
@@ -144,7 +142,63 @@ def train(folder, references, name, given, pairs):
         optimizer.step()
         optimizer.zero_grad()
         steps.append(result)
-    return {"options": given, "steps": steps}
+    return steps
+
+
+def train(folder, references, name, given, pairs):
+    options = DEFAULTS | given
+    return {
+        "options": given,
+        "steps": train_steps(
+            folder,
+            lambda model, first: step_loss(model, references, name, options, pairs[first : first + PAIRS], first),
+        ),
+    }
+
+
+def kto_step(model, references, judged, first, options):
+    """Loss and metrics of a step of replies with a judgement; distances of other replies to its prompts give `kl`."""
+    with torch.no_grad():
+        others = sum(log_probability(model, j, "other").sum().item() - references[first + i][1]
+                     for i, j in enumerate(judged)) / len(judged)  # fmt: skip
+    kl, total = max(0.0, others), 0.0
+    rows = {True: [], False: []}
+    for i, reply in enumerate(judged):
+        log_p = log_probability(model, reply, "reply").sum()
+        distance = log_p - references[first + i][0]
+        sign, weight = (1, options["desirable_weight"]) if reply["label"] else (-1, options["undesirable_weight"])
+        total = total + weight * (1 - torch.sigmoid(sign * options["beta"] * (distance - kl))) / len(judged)
+        rows[reply["label"]].append((options["beta"] * distance.item(), log_p.item()))
+    mean = lambda label, column: sum(r[column] for r in rows[label]) / len(rows[label]) if rows[label] else None
+    chosen, rejected = mean(True, 0), mean(False, 0)
+    return total, {
+        "rewards/chosen": chosen,
+        "rewards/rejected": rejected,
+        "rewards/margins": None if chosen is None or rejected is None else chosen - rejected,
+        "logps/chosen": mean(True, 1),
+        "logps/rejected": mean(False, 1),
+        "kl": kl,
+        "count/chosen": len(rows[True]),
+        "count/rejected": len(rows[False]),
+    }
+
+
+def make_judged(pairs):
+    """One reply of each pair, and the next one's to its prompt; the third step has desirable ones alone."""
+    own = [pair["chosen"] if i % 3 else pair["rejected"] for i, pair in enumerate(pairs)]
+    return [{"prompt": pair["prompt"], "reply": own[i], "other": own[(i + 1) % len(pairs)],
+             "label": bool(i % 3) or i >= 8} for i, pair in enumerate(pairs)]  # fmt: skip
+
+
+def kto(folder, judged):
+    with torch.no_grad():
+        model = load(folder)
+        scores = [[log_probability(model, j, side).sum().item() for side in ("reply", "other")] for j in judged]
+    references = [[a + 0.5 * math.sin(2 * i), b - 0.4 + 0.5 * math.cos(3 * i)] for i, (a, b) in enumerate(scores)]
+    options = {"beta": 0.1, "desirable_weight": 1.0, "undesirable_weight": 1.5}
+    return references, options, train_steps(
+        folder, lambda model, first: kto_step(model, references, judged[first : first + PAIRS], first, options)
+    )
 
 
 def main():
@@ -166,6 +220,11 @@ def main():
     for name, options in VARIANTS.items():
         expected[name] = train(args.model, moved, name, options, pairs)
         print(name, " ".join(f"{step['loss']:.9f}" for step in expected[name]["steps"]))
+    judged = make_judged(pairs)
+    (args.out / "judged.jsonl").write_text("".join(json.dumps(reply) + "\n" for reply in judged))
+    references, options, steps = kto(args.model, judged)
+    expected["kto"] = {"references": references, "options": options, "steps": steps}
+    print("kto", " ".join(f"{step['loss']:.9f} {step['metrics']['kl']:.4f}" for step in steps))
     (args.out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

@@ -114,19 +114,51 @@ TEST_F(Preferences, ReferencesThatAreKeptServeAnotherRunAndNoOtherModel) {
 
 TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   const auto refused = [&](const Words& more, const Words& why) { expect_refusal(dpo(more), why); };
-  refused({"--objective", "kto"}, {"objective: 'kto' is not supported yet"});
+  refused({"--objective", "reward"}, {"objective: 'reward' is not supported yet"});
   refused({"--simpo-gamma", "1"}, {"simpo_gamma: found 1, expected nothing: it is of objective simpo"});
   refused({"--label-smoothing", "0.1"}, {"it is of preference_loss cdpo and robust", "preference_loss sigmoid"});
   refused({"--objective", "orpo", "--preference-loss", "ipo"}, {"preference_loss: found ipo", "objective orpo"});
-  refused({"--objective", "simpo", "--reference", "none"}, {"reference: found none", "it is of objective dpo"});
-  refused({"--reference", "none"}, {"objective dpo needs one"});
+  refused({"--objective", "simpo", "--reference", "none"},
+          {"reference: found none", "it is of objectives dpo and kto"});
+  refused({"--reference", "none"}, {"objectives dpo and kto need one"});
   refused({"--reference", "adapter"}, {"without --adapter there is none"});
   refused({"--reference", "other"}, {"another model is not supported yet"});
   refused({"--beta", "0"}, {"nothing would be learnt"});
-  refused({"--long-samples", "split"}, {"long_samples: found split", "a pair is cut, or dropped"});
+  refused({"--long-samples", "split"}, {"long_samples: found split", "what is judged is cut, or dropped"});
   refused({"--objective", "sft", "--beta", "0.2"}, {"beta: found 0.2", "objective sft"});
   expect_refusal({"eval", "--model", kModels / "llama", "--data", "pairs.jsonl", "--objective", "dpo"},
                  {"expected an --adapter beside it"});
+}
+
+// Pairs are two replies with a judgement each.
+TEST_F(Preferences, KtoLearnsFromRepliesWithALabelAndFromPairs) {
+  std::string text;
+  std::ifstream in(fs::path(SNUG_FIXTURES) / "objective" / "judged.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto judged = nlohmann::json::parse(line);
+    text +=
+        nlohmann::json{
+            {"prompt_ids", judged["prompt"]}, {"completion_ids", judged["reply"]}, {"label", judged["label"]}}
+            .dump() +
+        "\n";
+  }
+  put(at("judged.jsonl"), text);
+  const Words kto{"--objective", "kto", "--max-steps", "8", "--batch-size", "6", "--overwrite"};
+  for (const char* file : {"judged.jsonl", "pairs.jsonl"}) {
+    const Outcome outcome = run_well(dpo(with(kto, {"--data", file, "--packing", "false"})));
+    EXPECT_THAT(outcome.err, HasSubstr("objective     kto, beta 0.1; reference: the model as it is"));
+    const auto steps = metrics();
+    EXPECT_EQ(steps[0]["loss"], 0.5) << file;
+    EXPECT_EQ(steps[0]["kl"], 0);
+    EXPECT_EQ(steps[0]["count/chosen"].get<int>() + steps[0]["count/rejected"].get<int>(), 6);
+    EXPECT_LT(steps[7]["loss"], 0.48);
+  }
+  const auto whole = metrics();
+  run_well(dpo(with(kto, {"--packing", "false", "--max-steps", "4", "--schedule", "constant"})));
+  run_well({"train", "--out", "run", "--resume", "--max-steps", "8"});
+  const auto resumed = metrics();
+  run_well(dpo(with(kto, {"--packing", "false", "--schedule", "constant"})));
+  EXPECT_EQ(resumed, metrics());
 }
 
 TEST_F(Preferences, TwoRanksLearnTheSame) {

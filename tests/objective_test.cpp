@@ -46,6 +46,18 @@ TEST(PairLoss, DerivativesAreThoseOfTheLoss) {
   }
 }
 
+TEST(ReplyLoss, OfKtoHasTheDerivativeOfItsLoss) {
+  const ObjectiveOptions kto{
+      .kind = ObjectiveKind::Kto, .beta = 0.2, .desirable_weight = 1.3, .undesirable_weight = 0.7};
+  for (const bool desirable : {true, false})
+    for (const double log_probability : {-30.0, -9.0, -4.0}) {
+      const auto loss = [&](double x) { return kto_loss(kto, {x, -8.5, 5}, desirable, 0.4).loss; };
+      EXPECT_NEAR(kto_loss(kto, {log_probability, -8.5, 5}, desirable, 0.4).by_reply, derivative(loss, log_probability),
+                  1e-10);
+    }
+  EXPECT_EQ(kto_loss({.kind = ObjectiveKind::Kto}, {-3, -3, 1}, true, 0).loss, 0.5);
+}
+
 TEST(PairLoss, OfAModelThatIsItsReferenceIsWhatNothingLearntCosts) {
   const ScoredReply chosen{-8, -8, 3}, rejected{-5, -5, 2};
   const auto loss = [&](PreferenceLoss kind, double beta = 0.1) {

@@ -126,7 +126,7 @@ TEST(Packing, BothDocumentsOfAPairLieInOneBlockAndLoseOneBeginningOfTheirPrompt)
   EXPECT_THAT(blocks_of(dataset, cut),
               ElementsAre(Block{{0, 2, 4}, {0, 8, 3}}, Block{{1, 0, 3}, {1, 3, 4}}, Block{{2, 0, 3}, {2, 3, 2}}));
   BlockStream stream(dataset, all_samples(3), cut, {.passes = 1, .ranks = 3}, {.epochs = 1});
-  EXPECT_EQ(stream.pairs(), 3);
+  EXPECT_EQ(stream.samples(), 3);
   EXPECT_EQ(stream.first_loss_tokens(), 2 + 1 + 2);
   EXPECT_EQ(stream.loss_tokens(), 5 + 1 + 2 + 1);
   PackingOptions dropping = cut;

@@ -27,14 +27,30 @@ Dataset pairs_of_file() {
   return dataset;
 }
 
+// Twelve replies with a judgement, each with another to its prompt.
+Dataset judged_of_file() {
+  Dataset dataset;
+  std::ifstream in(kObjective / "judged.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    Sample sample;
+    for (const int32_t id : json["prompt"]) sample.ids.push_back(id), sample.labels.push_back(kNoLabel);
+    for (const int32_t id : json["reply"]) sample.ids.push_back(id), sample.labels.push_back(id);
+    sample.value = json["label"].get<bool>() ? 1.0f : 0.0f;
+    dataset.add(sample);
+  }
+  return with_other_replies(dataset);
+}
+
 const nlohmann::json& expected() {
   static const nlohmann::json all = read_json(kObjective / "expected.json");
   return all;
 }
 
 References references_of(const char* key) {
-  References references(12);
-  for (uint32_t i = 0; i < 12; i++) references.set(i, {expected()[key][i][0], expected()[key][i][1]});
+  References references(pairs_of_file());
+  for (uint32_t i = 0; i < 12; i++)
+    for (size_t half = 0; half < 2; half++) references.set(i, half, expected()[key][i][half]);
   return references;
 }
 
@@ -61,18 +77,21 @@ JobSpec job_of(const ObjectiveOptions& objective, bool lora, DType compute, int6
   return spec;
 }
 
-PackingOptions packing_of(const Cut& cut, bool packing) {
-  return {.sequence_length = cut.sequence_length, .packing = packing, .shuffle = false};
+PackingOptions packing_of(const JobSpec& spec, bool packing) {
+  return {.sequence_length = spec.cut.sequence_length,
+          .packing = packing,
+          .shuffle = false,
+          .apart = spec.objective.scores_others()};
 }
 
 // What a run of a session over pairs holds together.
 struct PairRun {
   PairRun(Session& session, const Dataset& dataset, References& references, int64_t steps, bool packing = false)
       : session(session),
-        data(dataset, all_samples(dataset.samples()), packing_of(session.spec().cut, packing),
+        data(dataset, all_samples(dataset.samples()), packing_of(session.spec(), packing),
              {session.spec().cut.passes, session.spec().cut.ranks, session.spec().cut.micro_batch},
              {.max_steps = steps}, session.rank()),
-        pairs(session.spec().objective, dataset, data.stream(), &references) {}
+        objective(make_step_objective(session.spec().objective, dataset, data.stream(), &references)) {}
 
   // Returns the metrics of its steps.
   std::vector<nlohmann::json> train(const std::filesystem::path& out, double rate) {
@@ -80,7 +99,7 @@ struct PairRun {
     options.out = out;
     options.steps = data.stream().steps();
     options.schedule = {ScheduleKind::Constant, rate, 0, options.steps};
-    options.pairs = &pairs;
+    options.objective = objective.get();
     std::filesystem::create_directories(out);
     Trainer trainer(session, data, nullptr, 0, options);
     trainer.run();
@@ -92,7 +111,7 @@ struct PairRun {
 
   Session& session;
   StreamSource data;
-  PairObjective pairs;
+  std::unique_ptr<StepObjective> objective;
 };
 
 class PairSteps : public testing::TestWithParam<const char*> {};
@@ -138,10 +157,10 @@ TEST_P(PairSteps, GradientsOfEveryParameterAreThoseOfFp64) {
     run.data.fill(0, batch_views(views), runtime);
   });
   session.on(HostJob::WeighRows, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    run.pairs.weigh(0, 0, views[0], numbers_of<float>(views[1]), numbers_of<float>(views[2]));
+    run.objective->weigh(0, 0, views[0], numbers_of<float>(views[1]), numbers_of<float>(views[2]));
   });
   RuntimeScalars runtime;
-  runtime.loss_scale = 1.0f / static_cast<float>(counts.pairs);
+  runtime.loss_scale = 1.0f / static_cast<float>(counts.samples);
   runtime.step = 1;
   session.run(Task::Pass, runtime);
   const nlohmann::json& gradients = expected()[GetParam()]["steps"][0]["gradients"];
@@ -170,23 +189,104 @@ INSTANTIATE_TEST_SUITE_P(Variants, PairSteps,
                            return name;
                          });
 
+// Of each step kl, from replies that are not learnt from, decides what every reply weighs; the last step has desirable
+// ones alone.
+TEST(Kto, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
+  const nlohmann::json& steps = expected()["kto"]["steps"];
+  const Dataset dataset = judged_of_file();
+  ASSERT_TRUE(dataset.has_pairs());
+  for (const auto& [micro, passes] : {std::pair(4, 1), {1, 4}}) {
+    References references(dataset);
+    for (uint32_t i = 0; i < 12; i++)
+      for (size_t half = 0; half < 2; half++)
+        references.set(i, half, expected()["kto"]["references"][i][half].get<double>());
+    JobSpec spec = job_of({.kind = ObjectiveKind::Kto, .undesirable_weight = 1.5}, false, DType::F32, 40);
+    spec.cut.micro_batch = micro;
+    spec.cut.passes = passes;
+    Session session(spec, 1);
+    session.load();
+    const TempDirectory directory;
+    PairRun run(session, dataset, references, 3);
+    const auto lines = run.train(directory.path() / "out", 1e-3);
+    ASSERT_EQ(lines.size(), 3u);
+    for (size_t s = 0; s < 3; s++) {
+      const std::string at = fmt::format("{} passes, step {} ", passes, s + 1);
+      expect_near(lines[s]["loss"], steps[s]["loss"], 1e-5, at + "loss");
+      expect_near(lines[s]["grad_norm"], steps[s]["grad_norm"], 1e-5, at + "norm");
+      for (const auto& [name, value] : steps[s]["metrics"].items()) {
+        ASSERT_TRUE(lines[s].contains(name)) << name;
+        if (value.is_null())
+          EXPECT_TRUE(lines[s][name].is_null()) << at + name;
+        else
+          expect_near(lines[s][name], value, 1e-5, at + name);
+      }
+    }
+  }
+}
+
+TEST(Kto, OtherRepliesAreTheNextOnesToAnotherPrompt) {
+  const auto judged = [](int32_t prompt, int32_t reply) {
+    Sample sample{{1, prompt, reply, 2}, {kNoLabel, kNoLabel, reply, 2}};
+    sample.value = 1;
+    return sample;
+  };
+  Dataset dataset;
+  for (const auto& [prompt, reply] : {std::pair(5, 50), {5, 51}, {6, 60}, {7, 70}, {5, 52}})
+    dataset.add(judged(prompt, reply));
+  const Dataset both = with_other_replies(dataset);
+  const int32_t others[] = {60, 60, 70, 52, 60};
+  for (int64_t i = 0; i < 5; i++) {
+    const std::span<const int32_t> ids = both.ids(i);
+    ASSERT_EQ(both.second(i), 4u);
+    EXPECT_EQ(ids[5], ids[1]) << "the prompt is its own";
+    EXPECT_EQ(ids[6], others[i]);
+    EXPECT_EQ(both.loss_tokens(i, 4, 8), 2);
+  }
+  Dataset alike;
+  for (const int32_t reply : {50, 51}) alike.add(judged(5, reply));
+  EXPECT_FALSE(with_other_replies(alike).has_pairs());
+}
+
+// One prompt alone: nothing estimates how far the model is from its reference.
+TEST(Kto, WithOnePromptALoneReplyIsSetAgainstItsReference) {
+  Dataset dataset;
+  for (const float label : {1.0f, 0.0f}) {
+    Sample sample{{1, 5, 7, 2}, {kNoLabel, kNoLabel, 7, 2}};
+    sample.value = label;
+    dataset.add(sample);
+  }
+  JobSpec spec = job_of({.kind = ObjectiveKind::Kto}, true, DType::F32, 40);
+  spec.cut.micro_batch = 2;
+  Session session(spec, 1);
+  session.load();
+  const TempDirectory directory;
+  const Dataset same = with_other_replies(dataset);
+  References references(same);
+  PairRun run(session, same, references, 2);
+  score_references(session, run.data, *run.objective);
+  const auto lines = run.train(directory.path() / "out", 1e-3);
+  EXPECT_EQ(lines[0]["loss"], 0.5);
+  EXPECT_EQ(lines[0]["kl"], 0);
+  EXPECT_EQ(lines[1]["kl"], 0);
+}
+
 TEST(PairReferences, AreTheLogProbabilitiesOfTheModelBeforeItsFirstStep) {
   const Dataset dataset = pairs_of_file();
   for (const bool lora : {false, true}) {
-    References references(12);
+    References references(dataset);
     JobSpec spec = job_of({.kind = ObjectiveKind::Dpo}, lora, DType::F32, 64);
     spec.cut.micro_batch = 2;
     spec.cut.passes = 2;
     Session session(spec, 1);
     session.load();
     PairRun run(session, dataset, references, 3, /*packing=*/lora);
-    EXPECT_GT(score_references(session, run.data, run.pairs), 0);
-    ASSERT_TRUE(run.pairs.knows_all());
+    EXPECT_GT(score_references(session, run.data, *run.objective), 0);
+    ASSERT_TRUE(run.objective->knows_all());
     for (uint32_t i = 0; i < 12; i++)
       for (size_t half = 0; half < 2; half++)
         expect_near(references.of(i)[half], expected()["scores"][i][half].get<double>(), 1e-5,
                     fmt::format("pair {}, {}", i, half));
-    EXPECT_EQ(score_references(session, run.data, run.pairs), 0) << "what is known is not scored again";
+    EXPECT_EQ(score_references(session, run.data, *run.objective), 0) << "what is known is not scored again";
   }
 }
 
@@ -194,14 +294,14 @@ TEST(PairReferences, AreTheLogProbabilitiesOfTheModelBeforeItsFirstStep) {
 TEST(PairReferences, TheFirstLossOfANewAdapterIsLn2ToTheBit) {
   const Dataset dataset = pairs_of_file();
   for (const DType compute : {DType::F32, DType::BF16}) {
-    References references(12);
+    References references(dataset);
     JobSpec spec = job_of({.kind = ObjectiveKind::Dpo}, true, compute, 64);
     spec.cut.micro_batch = 2;
     Session session(spec, 1);
     session.load();
     const TempDirectory directory;
     PairRun run(session, dataset, references, 2, /*packing=*/true);
-    score_references(session, run.data, run.pairs);
+    score_references(session, run.data, *run.objective);
     const auto lines = run.train(directory.path() / "out", 1e-3);
     EXPECT_EQ(lines[0]["loss"].get<double>(), std::numbers::ln2);
     EXPECT_EQ(lines[0]["rewards/margins"], 0.0);
@@ -217,21 +317,22 @@ TEST(PairReferences, AFileServesEveryOrderOfTheDataAndNoOtherKey) {
   References references = references_of("references");
   const auto pairs = [&](std::vector<uint32_t> selection, int64_t length, References& out) {
     const Packer packer(dataset, std::move(selection), {.sequence_length = length, .shuffle = false});
-    return std::vector{ReferencedPairs{dataset, packer.pairs(), out}};
+    return std::vector{Referenced{dataset, packer.documents(), out}};
   };
   write_references(path, "a key", pairs(all_samples(12), 64, references));
   const auto known = [&](const char* key, std::vector<uint32_t> selection, int64_t length, References out) {
-    const auto read = pairs(std::move(selection), length, out);
-    read_references(path, key, read);
-    return read[0].known();
+    read_references(path, key, pairs(std::move(selection), length, out));
+    int64_t count = 0;
+    for (uint32_t i = 0; i < 12; i++) count += out.knows(i);
+    return count;
   };
-  References found(12);
+  References found(dataset);
   read_references(path, "a key", pairs({7, 2}, 64, found));
   EXPECT_EQ(found.of(7), references.of(7));
   EXPECT_FALSE(found.knows(3));
-  EXPECT_EQ(known("another", {7, 2}, 64, References(12)), 0);
+  EXPECT_EQ(known("another", {7, 2}, 64, References(dataset)), 0);
   // Pairs that are cut otherwise are other documents.
-  const int64_t of_cut = known("a key", all_samples(12), 24, References(12));
+  const int64_t of_cut = known("a key", all_samples(12), 24, References(dataset));
   EXPECT_GT(of_cut, 0);
   EXPECT_LT(of_cut, 12);
   const std::string bytes = read_text(path, 1 << 20);
@@ -240,13 +341,13 @@ TEST(PairReferences, AFileServesEveryOrderOfTheDataAndNoOtherKey) {
     damaged[i] = static_cast<char>(damaged[i] ^ 1);
     write_text(path, damaged);
     try {
-      EXPECT_EQ(known("a key", all_samples(12), 64, References(12)), 0) << "byte " << i;
+      EXPECT_EQ(known("a key", all_samples(12), 64, References(dataset)), 0) << "byte " << i;
     } catch (const UserError& error) {
       EXPECT_NE(std::string_view(error.what()).find("damaged"), std::string_view::npos);
     }
   }
   std::filesystem::remove(path);
-  EXPECT_EQ(known("a key", all_samples(12), 64, References(12)), 0);
+  EXPECT_EQ(known("a key", all_samples(12), 64, References(dataset)), 0);
 }
 
 // However a step is cut, and packed or not, its metrics are equal to the order of sums within products.
@@ -260,7 +361,7 @@ TEST(Pairs, AStepIsTheSameHoweverItIsCut) {
     spec.cut.passes = passes;
     Session session(spec, 1);
     session.load();
-    References none(12);
+    References none(dataset);
     PairRun run(session, dataset, none, 3, packing);
     const auto lines = run.train(directory.path() / fmt::format("{}", passes), 1e-3);
     if (first.empty()) first = lines;
@@ -272,7 +373,6 @@ TEST(Pairs, AStepIsTheSameHoweverItIsCut) {
 
 // Every number of every step, to the bit, at equal ranks and passes; and what is scored first at any.
 TEST(Pairs, NoArrangementChangesABit) {
-  const Dataset dataset = pairs_of_file();
   std::vector<Arrangement> all(10);  // of each number of ranks and passes the plain one first
   all[1].recompute = Recompute::Block, all[1].inputs = all[1].states = Space::Disk, all[1].lanes = LaneMode::Threads;
   for (const size_t a : {2, 3, 4}) all[a].passes = 4;
@@ -285,7 +385,9 @@ TEST(Pairs, NoArrangementChangesABit) {
   all[9].replicas = 2, all[9].zero = 3, all[9].weights = Space::Host, all[9].lanes = LaneMode::Threads;
   for (const bool lora : {false, true}) {
     for (const ObjectiveOptions& objective : {ObjectiveOptions{.kind = ObjectiveKind::Dpo, .nll_weight = 0.5},
-                                              ObjectiveOptions{.kind = ObjectiveKind::Orpo, .nll_weight = 1}}) {
+                                              ObjectiveOptions{.kind = ObjectiveKind::Orpo, .nll_weight = 1},
+                                              ObjectiveOptions{.kind = ObjectiveKind::Kto}}) {
+      const Dataset dataset = objective.pairs() ? pairs_of_file() : judged_of_file();
       std::map<std::pair<int, int64_t>, std::vector<std::string>> expected;  // by ranks and passes
       for (const Arrangement& a : all) {
         SCOPED_TRACE(to_string(a));
@@ -294,9 +396,9 @@ TEST(Pairs, NoArrangementChangesABit) {
         std::vector<std::string> found;
         on_ranks(job_of(objective, lora, DType::BF16, 64), a, [&](Session& session) {
           session.load();
-          References references(12);
+          References references(dataset);
           PairRun run(session, dataset, references, 3);
-          if (objective.has_reference()) score_references(session, run.data, run.pairs);
+          if (objective.has_reference()) score_references(session, run.data, *run.objective);
           const auto lines = run.train(directory.path() / "out", 1e-3);
           const std::lock_guard lock(mutex);
           for (nlohmann::json line : lines) {

@@ -8,6 +8,7 @@
 #include "cli/no_effect.h"
 #include "cli/objective.h"
 #include "cli/token_cache.h"
+#include "data/data_files.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -48,7 +49,7 @@ std::optional<Tokenizer> tokenizer_of(const Options& options) {
 Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   if (options.data.empty())
     user_error("--data is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)");
-  objective_of(options);  // what it refuses it refuses before files are read
+  const ObjectiveOptions objective = objective_of(options);  // refuses before files are read
   Corpus corpus;
   const ModelTokens model = model_tokens(options);
   const std::optional<Tokenizer> tokenizer = tokenizer_of(options);
@@ -65,7 +66,15 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
     CachedDataset loaded =
         load_dataset_cached(options, data, encoder ? &*encoder : nullptr, tokenizer_directory(options));
     corpus.cache_bytes = std::max(corpus.cache_bytes, loaded.cache_bytes);
-    return std::move(loaded.dataset);
+    if (!objective.scores_others()) return std::move(loaded.dataset);
+    require_memory_for_data(2 * static_cast<uint64_t>(loaded.dataset.tokens()) * sizeof(int32_t));
+    Dataset both = with_other_replies(loaded.dataset);
+    if (!both.has_pairs())
+      note(
+          fmt::format("{}: all prompts are one: how far the model is from its reference is not estimated, and taken as "
+                      "0 (kl)",
+                      names_of_files(data.files)));
+    return both;
   };
   corpus.training = read(options.data);
   const RecordKinds& kinds = corpus.training.kinds();
@@ -85,8 +94,13 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
 }
 
 PackingOptions packing_options(const Options& options, const Heartbeat& heartbeat) {
-  return {options.sequence_length, options.packing, long_samples_from_name(options.long_samples),
-          options.shuffle,         options.seed,    heartbeat};
+  return {.sequence_length = options.sequence_length,
+          .packing = options.packing,
+          .long_samples = long_samples_from_name(options.long_samples),
+          .shuffle = options.shuffle,
+          .apart = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores_others(),
+          .seed = options.seed,
+          .heartbeat = heartbeat};
 }
 
 RunLength run_length(const Options& options) {

@@ -160,20 +160,28 @@ int plan_command(Options options, const CommandFlags& flags) {
 
 namespace {
 
-void say_of_pairs(const EvaluationResult& result, const PackingReport& report, bool json) {
+void say_of_preferences(const EvaluationResult& result, const PackingReport& report, bool json) {
   const auto metric = [&](std::string_view name) {
-    return std::ranges::find(result.metrics, name, &NamedNumbers::value_type::first)->second;
+    const auto found = std::ranges::find(result.metrics, name, &NamedNumbers::value_type::first);
+    return found == result.metrics.end() ? std::optional<double>() : found->second;
   };
-  const double accuracy = metric("rewards/accuracies"), margin = metric("rewards/margins");
+  const std::optional<double> accuracy = metric("rewards/accuracies");
+  const double margin = metric("rewards/margins").value();
+  const std::string_view what = accuracy ? "pairs" : "replies";
   if (!json) {
-    fmt::print("loss {:.4f}  accuracy {:.3f}  margin {:.4f}  over {} pairs ({} tokens, {} of them with loss)\n",
-               result.loss, accuracy, margin, result.pairs, result.tokens, result.loss_tokens);
+    fmt::print("loss {:.4f}{}  margin {:.4f}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,
+               accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(), margin, result.samples, what,
+               result.tokens, result.loss_tokens);
     return;
   }
-  nlohmann::ordered_json line{{"loss", result.loss},       {"accuracy", accuracy},
-                              {"margin", margin},          {"pairs", result.pairs},
-                              {"tokens", result.tokens},   {"loss_tokens", result.loss_tokens},
-                              {"samples", report.samples}, {"long_samples", report.long_samples}};
+  nlohmann::ordered_json line{{"loss", result.loss}};
+  if (accuracy) line["accuracy"] = *accuracy;
+  line.update({{"margin", margin},
+               {what, result.samples},
+               {"tokens", result.tokens},
+               {"loss_tokens", result.loss_tokens},
+               {"samples", report.samples},
+               {"long_samples", report.long_samples}});
   for (const auto& [name, value] : result.metrics) line[name] = value;
   fmt::print("{}\n", to_line(line));
 }
@@ -189,10 +197,10 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
     say_lines(corpus.notes);
     say_lines(evaluation_notes(source.stream().report(), options, "data"));
   }
-  RunPairs pairs(session.spec(), corpus, source, nullptr);
-  if (const std::string line = pairs.find_references(session, options); session.rank() == 0 && !line.empty())
+  RunObjective objective(session.spec(), corpus, source, nullptr);
+  if (const std::string line = objective.find_references(session, options); session.rank() == 0 && !line.empty())
     say(fmt::format("{}\n", line));
-  const EvaluationResult result = evaluate(session, source, source.stream().steps(), pairs.of_data());
+  const EvaluationResult result = evaluate(session, source, source.stream().steps(), objective.of_data());
   if (!std::isfinite(result.loss)) {
     const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
     user_error("the loss is {}{}", result.loss,
@@ -204,7 +212,7 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
   if (session.rank() != 0) return;
   const double perplexity = std::exp(result.loss);
   const PackingReport& report = source.stream().report();
-  if (pairs.of_data()) return say_of_pairs(result, report, json);
+  if (objective.of_data()) return say_of_preferences(result, report, json);
   if (json)
     fmt::print("{}\n", to_line({{"loss", result.loss},
                                 {"perplexity", perplexity},

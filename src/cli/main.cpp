@@ -39,9 +39,10 @@ const std::vector<std::string> kDataKeys{"objective",       "data",         "dat
                                          "prompt",          "max_samples",  "template",    "train_on",  "thinking",
                                          "sequence_length", "long_samples", "packing",     "text_split"};
 
-// These keys say what is made of pairs of replies.
-const std::vector<std::string> kPairKeys{"preference_loss", "beta",      "label_smoothing", "nll_weight",
-                                         "simpo_gamma",     "reference", "reference_cache"};
+// These keys say what is made of replies that are judged.
+const std::vector<std::string> kPreferenceKeys{"preference_loss",   "beta",      "label_smoothing", "nll_weight",
+                                               "simpo_gamma",       "reference", "reference_cache", "desirable_weight",
+                                               "undesirable_weight"};
 
 // These commands run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
@@ -59,7 +60,7 @@ std::vector<Command> commands() {
       {"plan", "what a job takes, to the byte, before it starts; exit 3 if nothing fits", {}, plan_command},
       {"train", "plan, then train", {}, train_command},
       {"eval", "mean loss and perplexity of a model, or model + adapter, on data",
-       join(join(kModelKeys, kRankKeys), join(join(kDataKeys, kPairKeys), {"micro_batch_size"})), eval_command},
+       join(join(kModelKeys, kRankKeys), join(join(kDataKeys, kPreferenceKeys), {"micro_batch_size"})), eval_command},
       {"generate", "complete prompts, as chat turns if the model has a chat template",
        join(join(kModelKeys, kRankKeys), {"template"}), generate_command},
       {"chat", "a conversation: a line is a turn; without a chat template each line is completed by itself",

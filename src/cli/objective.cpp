@@ -21,14 +21,17 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
   const bool dpo = objective.kind == ObjectiveKind::Dpo, pairs = objective.pairs();
   const bool smooths =
       dpo && (objective.preference_loss == PreferenceLoss::Cdpo || objective.preference_loss == PreferenceLoss::Robust);
+  const bool kto = objective.kind == ObjectiveKind::Kto;
   const OfObjective all[] = {
       {"preference_loss", "objective dpo", dpo},
-      {"beta", "objectives dpo, orpo and simpo", pairs},
+      {"beta", "objectives dpo, orpo, simpo and kto", pairs || kto},
+      {"desirable_weight", "objective kto", kto},
+      {"undesirable_weight", "objective kto", kto},
       {"label_smoothing", "preference_loss cdpo and robust of objective dpo", smooths},
       {"nll_weight", "objectives dpo, orpo and simpo", pairs},
       {"simpo_gamma", "objective simpo", objective.kind == ObjectiveKind::SimPo},
-      {"reference", "objective dpo", objective.has_reference()},
-      {"reference_cache", "objective dpo", objective.has_reference()},
+      {"reference", "objectives dpo and kto", objective.has_reference()},
+      {"reference_cache", "objectives dpo and kto", objective.has_reference()},
   };
   for (const OfObjective& of : all) {
     const OptionSpec& spec = find_option(of.key, "table");
@@ -39,14 +42,14 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
   }
 }
 
-// Refuses what says of one reply how it is read or cut.
-void refuse_beside_pairs(const Options& options) {
+// Refuses what says how samples of another kind are read or cut.
+void refuse_beside_replies(const Options& options) {
   const auto refuse = [&](const char* key, const std::string& found, std::string_view why) {
     user_error("{}: found {}, expected nothing: {} (objective {})", key, found, why, options.objective);
   };
-  if (options.long_samples == "split") refuse("long_samples", "split", "a pair is cut, or dropped");
-  if (options.train_on != "assistant") refuse("train_on", options.train_on, "the two replies are what is judged");
-  if (options.thinking == "last") refuse("thinking", "last", "a pair is one sample");
+  if (options.long_samples == "split") refuse("long_samples", "split", "what is judged is cut, or dropped");
+  if (options.train_on != "assistant") refuse("train_on", options.train_on, "replies are what is judged");
+  if (options.thinking == "last") refuse("thinking", "last", "what is judged is one sample");
 }
 
 bool reference_is_adapted(const Options& options) {
@@ -57,7 +60,8 @@ bool reference_is_adapted(const Options& options) {
     return true;
   }
   if (options.reference == "none")
-    user_error("reference: found none, expected auto or adapter: objective dpo needs one; orpo and simpo need none");
+    user_error(
+        "reference: found none, expected auto or adapter: objectives dpo and kto need one; orpo and simpo need none");
   user_error("reference: found '{}', expected auto or adapter: another model is not supported yet in this version",
              options.reference);
 }
@@ -67,18 +71,20 @@ bool reference_is_adapted(const Options& options) {
 ObjectiveOptions objective_of(const Options& options) {
   ObjectiveOptions objective;
   objective.kind = objective_from_name(options.objective);
-  if (objective.kind == ObjectiveKind::Kto || objective.kind == ObjectiveKind::Reward)
-    user_error("objective: '{}' is not supported yet in this version, expected sft, dpo, orpo or simpo",
+  if (objective.kind == ObjectiveKind::Reward)
+    user_error("objective: '{}' is not supported yet in this version, expected sft, dpo, orpo, simpo or kto",
                options.objective);
   objective.preference_loss = preference_loss_from_name(options.preference_loss);
   refuse_useless(options, objective);
-  if (!objective.pairs()) return objective;
-  refuse_beside_pairs(options);
+  if (!objective.weighs_rows()) return objective;
+  refuse_beside_replies(options);
   objective.beta = options.beta.value_or(objective.kind == ObjectiveKind::SimPo ? 2 : 0.1);
-  if (objective.beta == 0) user_error("beta: found 0, expected more: nothing would be learnt from the pairs");
+  if (objective.beta == 0) user_error("beta: found 0, expected more: nothing would be learnt");
   objective.label_smoothing = options.label_smoothing;
   objective.nll_weight = options.nll_weight.value_or(objective.kind == ObjectiveKind::Orpo ? 1 : 0);
   objective.simpo_gamma = options.simpo_gamma;
+  objective.desirable_weight = options.desirable_weight;
+  objective.undesirable_weight = options.undesirable_weight;
   if (objective.has_reference()) objective.adapted_reference = reference_is_adapted(options);
   return objective;
 }
@@ -89,10 +95,12 @@ std::string objective_words(const ObjectiveOptions& objective) {
     if (said) words += fmt::format(", {} {}", key, value);
   };
   if (objective.kind == ObjectiveKind::Dpo) words += fmt::format(" ({})", name(objective.preference_loss));
-  add("beta", objective.beta, objective.pairs());
+  add("beta", objective.beta, objective.weighs_rows());
   add("label_smoothing", objective.label_smoothing, objective.label_smoothing > 0);
   add("simpo_gamma", objective.simpo_gamma, objective.kind == ObjectiveKind::SimPo);
   add("nll_weight", objective.nll_weight, objective.nll_weight > 0);
+  add("desirable_weight", objective.desirable_weight, objective.desirable_weight != 1);
+  add("undesirable_weight", objective.undesirable_weight, objective.undesirable_weight != 1);
   if (objective.has_reference())
     words += fmt::format(
         "; reference: {}, whose log-probabilities are computed before the first step and kept",
@@ -124,36 +132,42 @@ std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
 
 }  // namespace
 
-RunPairs::RunPairs(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation)
+RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation)
     : spec_(spec), data_source_(data), validation_source_(validation) {
-  if (!spec.objective.pairs()) return;
+  if (!spec.objective.weighs_rows()) return;
   const auto references_of = [&](const Dataset& dataset) -> References& {
     for (auto& [of, references] : references_)
       if (of == &dataset) return references;
-    return references_.emplace_back(&dataset, References(dataset.samples())).second;
+    return references_.emplace_back(&dataset, References(dataset)).second;
   };
-  const auto serve = [&](const Dataset& dataset, const StreamSource& source, std::optional<PairObjective>& out) {
+  const auto serve = [&](const Dataset& dataset, const StreamSource& source) {
     References& references = references_of(dataset);
-    referenced_.push_back({dataset, source.stream().pairs_of_data(), references});
-    out.emplace(spec.objective, dataset, source.stream(), &references);
+    referenced_.push_back({dataset, source.stream().documents_of_data(), references});
+    return make_step_objective(spec.objective, dataset, source.stream(), &references);
   };
-  serve(corpus.training, data, data_);
-  if (validation) serve(corpus.validation(), *validation, validation_);
+  data_ = serve(corpus.training, data);
+  if (validation) validation_ = serve(corpus.validation(), *validation);
 }
 
-std::string RunPairs::find_references(Session& session, const Options& options) {
+std::string RunObjective::find_references(Session& session, const Options& options) {
   if (!spec_.objective.has_reference()) return "";
   key_ = reference_key(spec_, session.heartbeat());
   const std::filesystem::path own = std::filesystem::path(options.out) / "reference", given = options.reference_cache,
                               directory = given.empty() ? own : given;
   file_ = directory / (hex(hash_of(key_)) + ".logps");
+  int64_t all = 0;
   const auto known = [&] {
     int64_t count = 0;
-    for (const ReferencedPairs& pairs : referenced_) count += pairs.known();
+    all = 0;
+    const auto look = [&](const StreamSource& source, References& references) {
+      const std::vector<uint32_t>& samples = source.stream().samples_of_data();
+      all += std::ssize(samples);
+      count += std::ranges::count_if(samples, [&](uint32_t sample) { return references.knows(sample); });
+    };
+    look(data_source_, referenced_[0].references);
+    if (validation_source_) look(*validation_source_, referenced_[1].references);
     return count;
   };
-  int64_t all = 0;
-  for (const ReferencedPairs& pairs : referenced_) all += std::ssize(pairs.pairs);
   read_references(file_, key_, referenced_);
   const int64_t found = known();
   session.agree("the log-probabilities of the reference that are kept", static_cast<uint64_t>(found));
@@ -162,11 +176,12 @@ std::string RunPairs::find_references(Session& session, const Options& options) 
   if (validation_) passes += score_references(session, *validation_source_, *validation_);
   computed_ = passes > 0;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return fmt::format("reference: of {} pairs {} were known ({}), {} were scored in {} passes, {:.1f} s", all, found,
-                     directory.string(), known() - found, passes, spent.count());
+  return fmt::format("reference: of {} {} {} were known ({}), {} were scored in {} passes, {:.1f} s", all,
+                     spec_.objective.pairs() ? "pairs" : "replies", found, directory.string(), known() - found, passes,
+                     spent.count());
 }
 
-void RunPairs::keep_references() const {
+void RunObjective::keep_references() const {
   if (computed_) write_references(file_, key_, referenced_);
 }
 

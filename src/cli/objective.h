@@ -1,4 +1,4 @@
-// Turns options into an objective, and serves a run whose samples are pairs.
+// Turns options into an objective, and serves a run that has one other than sft.
 #pragma once
 
 #include <list>
@@ -15,14 +15,14 @@ ObjectiveOptions objective_of(const Options& options);
 // Returns words for it: "dpo (sigmoid), beta 0.1; reference: ...".
 std::string objective_words(const ObjectiveOptions& objective);
 
-// Holds what the sources of a run's pairs have of its objective: of the data, and of what is held out. It holds nothing
-// where samples are no pairs. All that it is made of must outlive it.
-class RunPairs {
+// Holds the objectives of a run's sources: of the data, and of what is held out. It holds nothing where the objective
+// is sft. All that it is made of must outlive it.
+class RunObjective {
  public:
-  RunPairs(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation);
+  RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation);
 
-  PairObjective* of_data() { return data_ ? &*data_ : nullptr; }
-  PairObjective* of_validation() { return validation_ ? &*validation_ : nullptr; }
+  StepObjective* of_data() { return data_.get(); }
+  StepObjective* of_validation() { return validation_.get(); }
 
   // Finds the reference's log-probabilities in the cache, and computes the others with a session that is loaded and has
   // trained nothing yet. Returns a line that says so; empty where there is no reference. All ranks call it.
@@ -35,8 +35,8 @@ class RunPairs {
   StreamSource& data_source_;
   StreamSource* validation_source_;
   std::list<std::pair<const Dataset*, References>> references_;  // of one data set, or of two
-  std::vector<ReferencedPairs> referenced_;
-  std::optional<PairObjective> data_, validation_;
+  std::vector<Referenced> referenced_;
+  std::unique_ptr<StepObjective> data_, validation_;
   std::filesystem::path file_;
   std::string key_;
   bool computed_ = false;  // some of them, which the file does not have

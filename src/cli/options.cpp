@@ -344,14 +344,16 @@ std::vector<OptionSpec> training_specs() {
           "dpo, orpo, simpo: weight of the chosen replies' cross-entropy beside the pairs' loss (0; orpo "
           "1)"),
       number_option("simpo_gamma", &O::simpo_gamma, 0, 1e6, "simpo: margin between the rewards of a pair (0.5)"),
+      number_option("desirable_weight", &O::desirable_weight, 0, 1e6, "kto: weight of desirable replies (1)"),
+      number_option("undesirable_weight", &O::undesirable_weight, 0, 1e6, "kto: weight of undesirable ones (1)"),
       text_option("reference", &O::reference,
-                  "dpo: whose log-probabilities the model's are set against; auto: its own before the first step, "
+                  "dpo, kto: whose log-probabilities the model's are set against; auto: its own before the first step, "
                   "without an adapter; adapter: with the adapter that is continued"),
       text_option("reference_cache", &O::reference_cache,
                   "directory in which they are kept, for any run that needs the same (the run's, reference)"),
 
       open_number_option("learning_rate", &O::learning_rate, 1e3,
-                         "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for dpo, orpo and simpo"),
+                         "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for other objectives than sft"),
       word_option("schedule", &O::schedule, {"constant", "linear", "cosine"}, "how the learning rate falls"),
       open_integer_option("warmup_steps", &O::warmup_steps, "steps of rising learning rate; wins over warmup_ratio",
                           kMaxCount, 0),

@@ -324,15 +324,15 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   Session session = rank_session(run.planned, options, rank, place, comm);
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
-  RunPairs pairs(session.spec(), run.corpus, data, validation ? &*validation : nullptr);
-  const std::string reference = pairs.find_references(session, options);
+  RunObjective objective(session.spec(), run.corpus, data, validation ? &*validation : nullptr);
+  const std::string reference = objective.find_references(session, options);
   if (reports && !reference.empty()) log_line(reference);
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   for (const Space space : kSpaces)
     trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
   trainer_options.fields = run.fields;
-  trainer_options.pairs = pairs.of_data();
-  trainer_options.validation_pairs = pairs.of_validation();
+  trainer_options.objective = objective.of_data();
+  trainer_options.validation_objective = objective.of_validation();
   trainer_options.require_owned = [&] { require_owned(run); };
   std::optional<EventCommand> command;
   trainer_options.event = [&](const nlohmann::ordered_json& event) {
@@ -354,7 +354,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     begin_run(options, run.planned, summarise(data.stream()), run.write_extra, heartbeat);
   session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
-  if (reports) pairs.keep_references();
+  if (reports) objective.keep_references();
   const int64_t before = trainer.step();
   const Ending ending = train_to_end(trainer, session, run, command);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);

@@ -33,7 +33,7 @@ Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_l
   keys_.resize(static_cast<size_t>(tokens_));
 }
 
-BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views) {
+BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views, Half half) {
   const auto tokens = std::ssize(views.ids);
   const auto expected = batch_fields(tokens, documents_).in_order();
   const auto size = [](const auto& view) { return std::ssize(view); };
@@ -44,7 +44,8 @@ BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank,
   check(sized, "views of a batch that are not made for {} tokens at most and {} documents", tokens_, documents_);
   BatchCounts counts;
   for (int64_t i = 0; i < micro_batch_; ++i) {
-    for (const DocumentSpan& document : stream.block(pass, rank, i)) add_document(document, views, counts);
+    for_each_of(stream.block(pass, rank, i), half,
+                [&](const DocumentSpan& document) { add_document(document, views, counts); });
   }
   fill_rest(views.ids, counts.tokens, 0);
   fill_rest(views.positions, counts.tokens, 0);

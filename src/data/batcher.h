@@ -45,7 +45,8 @@ class Batcher {
 
   // Fills in the blocks of one pass on one rank, of the step at which `stream` stands. It writes every element of every
   // view. Throws InternalError for views of other sizes than above, and if T is less than the documents' tokens.
-  BatchCounts fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views);
+  BatchCounts fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views,
+                   Half half = Half::Both);
 
  private:
   void add_document(const DocumentSpan& document, const BatchViews& views, BatchCounts& counts);

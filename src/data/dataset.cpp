@@ -247,6 +247,61 @@ int64_t Dataset::loss_tokens(int64_t sample, int64_t begin, int64_t end) const {
   return count;
 }
 
+namespace {
+
+// Holds a sample's tokens, and where its reply begins.
+struct Parted {
+  std::vector<int32_t> ids, labels;
+  size_t reply = 0;
+
+  bool has_prompt_of(const Parted& other) const {
+    return std::equal(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(reply), other.ids.begin(),
+                      other.ids.begin() + static_cast<std::ptrdiff_t>(other.reply));
+  }
+};
+
+Parted parted(const Dataset& dataset, int64_t sample) {
+  Parted parts;
+  const std::span<const int32_t> ids = dataset.ids(sample);
+  parts.ids.assign(ids.begin(), ids.end());
+  parts.labels.resize(ids.size());
+  dataset.labels(sample, 0, parts.labels);
+  const auto first = std::ranges::find_if(parts.labels, [](int32_t label) { return label != kNoLabel; });
+  parts.reply = static_cast<size_t>(first - parts.labels.begin());
+  return parts;
+}
+
+}  // namespace
+
+Dataset with_other_replies(const Dataset& judged) {
+  check(!judged.has_pairs(), "other replies to pairs");
+  Dataset out;
+  out.set_kinds(judged.kinds());
+  const int64_t samples = judged.samples();
+  // The next sample with another prompt is the same for all of a run of equal ones, and is found from its end on.
+  std::optional<Parted> other;
+  for (int64_t i = 0, next = 0; i < samples; i++) {
+    const Parted own = parted(judged, i);
+    if (i == 0 || next <= i || own.has_prompt_of(*other)) {
+      int64_t looked_at = 0;
+      for (next = i + 1; looked_at < samples; next++, looked_at++) {
+        other = parted(judged, next % samples);
+        if (!own.has_prompt_of(*other)) break;
+      }
+      if (looked_at == samples) return judged;
+    }
+    Sample both{own.ids, own.labels, static_cast<uint32_t>(own.ids.size()), judged.value(i)};
+    const auto prompt = static_cast<std::ptrdiff_t>(own.reply), reply = static_cast<std::ptrdiff_t>(other->reply);
+    for (const auto& [to, mine, theirs] :
+         {std::tuple(&both.ids, &own.ids, &other->ids), std::tuple(&both.labels, &own.labels, &other->labels)}) {
+      to->insert(to->end(), mine->begin(), mine->begin() + prompt);
+      to->insert(to->end(), theirs->begin() + reply, theirs->end());
+    }
+    out.add(both);
+  }
+  return out;
+}
+
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   Dataset dataset;
   dataset.set_kinds(for_each_sample(options, encoder, [&](const Sample& sample, const std::string& place) {

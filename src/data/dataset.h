@@ -126,6 +126,11 @@ class Dataset {
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
 };
 
+// Returns the samples, each with a second document: its prompt, and the reply of the next sample in order (round and
+// round) whose prompt is another. Returns them as they are if there is only one prompt. A prompt is what stands before
+// the first label.
+Dataset with_other_replies(const Dataset& judged);
+
 // Collects for_each_sample() in a Dataset. Throws UserError if there are no files.
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder);
 

@@ -70,12 +70,14 @@ int64_t Packer::for_each_document(uint32_t sample, Visit&& visit) const {
 // where they do not fit.
 std::optional<std::array<DocumentSpan, 2>> Packer::pair_of(uint32_t sample) const {
   const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
-  const int64_t cut = ceil_div(std::max<int64_t>(length - options_.sequence_length, 0), 2);
+  const int64_t beyond = (options_.apart ? std::max(second, length - second) : length) - options_.sequence_length;
+  const int64_t cut = ceil_div(std::max<int64_t>(beyond, 0), options_.apart ? 1 : 2);
   if (cut > 0 && options_.long_samples == LongSamples::Drop) return std::nullopt;
   // What is cut off may hold no label, nor the last token before one.
   const auto is_kept = [&](int64_t begin, int64_t end) {
+    const bool learns = begin == 0 || !options_.apart;
     return cut + 1 < end - begin && dataset_.loss_tokens(sample, begin, begin + cut + 1) == 0 &&
-           dataset_.loss_tokens(sample, begin, end) > 0;
+           (!learns || dataset_.loss_tokens(sample, begin, end) > 0);
   };
   if (!is_kept(0, second) || !is_kept(second, length)) return std::nullopt;
   const auto span = [&](int64_t begin, int64_t end) {
@@ -100,8 +102,8 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
     user_error("{}: found {} documents, expected less than 2^32 - 1", options_.name, report_.documents);
   const auto documents = static_cast<size_t>(report_.documents);
   order_.resize(selection_.size());
-  placed_.resize(documents);
-  block_of_.resize(documents);
+  placed_.resize(documents * (options_.apart && dataset.has_pairs() ? 2 : 1));
+  block_of_.resize(placed_.size());
   open_.reserve(kOpenBlocks);
 }
 
@@ -109,22 +111,23 @@ bool Packer::examine_pair(uint32_t sample) {
   const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
   const std::span<const int32_t> ids = dataset_.ids(sample);
   const auto halves = pair_of(sample);
-  const bool is_long = length > options_.sequence_length;
-  report_.long_samples += is_long;
-  if (dataset_.loss_tokens(sample, 0, second) == 0 || dataset_.loss_tokens(sample, second, length) == 0) {
+  const bool apart = options_.apart;
+  report_.long_samples += (apart ? std::max(second, length - second) : length) > options_.sequence_length;
+  if (dataset_.loss_tokens(sample, 0, second) == 0 || (!apart && dataset_.loss_tokens(sample, second, length) == 0)) {
     report_.without_loss++;
   } else if (!halves) {
-    report_.lost_tokens += length;
+    report_.lost_tokens += apart ? second : length;
     report_.long_replies += options_.long_samples != LongSamples::Drop;
-  } else if (std::ranges::equal(ids.first(static_cast<size_t>(second)), ids.subspan(static_cast<size_t>(second)))) {
+  } else if (!apart &&
+             std::ranges::equal(ids.first(static_cast<size_t>(second)), ids.subspan(static_cast<size_t>(second)))) {
     report_.equal_pairs++;
   } else {
-    for (const DocumentSpan& d : *halves) {
+    for_each_of(*halves, apart ? Half::First : Half::Both, [&](const DocumentSpan& d) {
       report_.documents++;
       report_.tokens += d.length;
       report_.loss_tokens += counted_labels(dataset_, d);
-    }
-    report_.lost_tokens += 2 * (*halves)[0].begin;
+      report_.lost_tokens += (*halves)[0].begin;
+    });
     return true;
   }
   return false;
@@ -151,12 +154,17 @@ bool Packer::examine(uint32_t sample) {
 
 int64_t Packer::least_blocks() const {
   if (options_.packing) return ceil_div(report_.tokens, options_.sequence_length);
-  return dataset_.has_pairs() ? report_.documents / 2 : report_.documents;
+  return dataset_.has_pairs() && !options_.apart ? report_.documents / 2 : report_.documents;
 }
 
-std::vector<std::array<DocumentSpan, 2>> Packer::pairs() const {
-  std::vector<std::array<DocumentSpan, 2>> all;
-  for (const uint32_t sample : selection_) all.push_back(pair_of(sample).value());
+std::vector<DocumentSpan> Packer::documents() const {
+  std::vector<DocumentSpan> all;
+  for (const uint32_t sample : selection_) {
+    if (const auto pair = dataset_.has_pairs() ? pair_of(sample) : std::nullopt)
+      all.insert(all.end(), pair->begin(), pair->end());
+    else
+      for_each_document(sample, [&](const DocumentSpan& span) { all.push_back(span); });
+  }
   return all;
 }
 
@@ -180,7 +188,8 @@ void Packer::pack(int64_t epoch, Visit&& visit) {
     if (i % (1 << 20) == 0) call(options_.heartbeat);
     if (dataset_.has_pairs()) {
       const std::array<DocumentSpan, 2> halves = pair_of(order_[i]).value();
-      const uint32_t block = place(int64_t{halves[0].length} + halves[1].length, 2);
+      const uint32_t block = options_.apart ? place(std::max(halves[0].length, halves[1].length), 1)
+                                            : place(int64_t{halves[0].length} + halves[1].length, 2);
       for (const DocumentSpan& half : halves) visit(half, block);
     } else {
       for_each_document(order_[i], [&](const DocumentSpan& d) { visit(d, place(d.length, 1)); });
@@ -238,7 +247,8 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
     : dataset_(dataset),
       packer_(dataset, std::move(selection), packing),
       shape_(shape),
-      sequence_length_(packing.sequence_length) {
+      sequence_length_(packing.sequence_length),
+      apart_(packing.apart && dataset.has_pairs()) {
   check(shape.passes > 0 && shape.ranks > 0 && shape.micro_batch > 0, "a step of {} passes, {} ranks, {} blocks",
         shape.passes, shape.ranks, shape.micro_batch);
   check(length.max_steps || length.epochs, "a run without an end");
@@ -301,15 +311,16 @@ void BlockStream::seek(int64_t step) {
     }
   }
   while (end_of(held_[used_ - 1]) < end_) hold_next();
-  tokens_ = loss_tokens_ = pairs_ = first_loss_tokens_ = 0;
+  tokens_ = loss_tokens_ = samples_ = first_loss_tokens_ = 0;
   for (int64_t number = begin_; number < end_; ++number) {
-    for (const DocumentSpan& d : run_block(number)) {
+    for_each_of(run_block(number), apart_ ? Half::First : Half::Both, [&](const DocumentSpan& d) {
+      const bool first = !dataset_.has_pairs() || d.begin < dataset_.second(d.sample);
+      const int64_t labels = counted_labels(dataset_, d);
       tokens_ += d.length;
-      loss_tokens_ += counted_labels(dataset_, d);
-      if (!dataset_.has_pairs() || d.begin >= dataset_.second(d.sample)) continue;
-      pairs_++;
-      first_loss_tokens_ += counted_labels(dataset_, d);
-    }
+      loss_tokens_ += labels;
+      samples_ += first;
+      first_loss_tokens_ += first ? labels : 0;
+    });
   }
 }
 
@@ -324,12 +335,12 @@ std::span<const DocumentSpan> BlockStream::block(int64_t pass, int64_t rank, int
   return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i);
 }
 
-int64_t BlockStream::pass_tokens(int64_t pass) const {
+int64_t BlockStream::pass_tokens(int64_t pass, Half half) const {
   int64_t most = 0;
   for (int64_t rank = 0; rank < shape_.ranks; rank++) {
     int64_t tokens = 0;
     for (int64_t i = 0; i < shape_.micro_batch; i++)
-      for (const DocumentSpan& document : block(pass, rank, i)) tokens += document.length;
+      for_each_of(block(pass, rank, i), half, [&](const DocumentSpan& document) { tokens += document.length; });
     most = std::max(most, tokens);
   }
   return most;

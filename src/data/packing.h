@@ -30,6 +30,8 @@ struct PackingOptions {
   bool packing = true;             // several samples a block; false: one
   LongSamples long_samples = LongSamples::Cut;
   bool shuffle = true;  // a new order each epoch; false: file order
+  // The two documents of a pair are never in one pass: a block has room for the first ones, and for the second ones.
+  bool apart = false;
   uint64_t seed = 42;
   Heartbeat heartbeat{};           // called for each epoch that is packed, and for each million of its samples
   std::string_view name = "data";  // the option that named the samples, for messages
@@ -40,6 +42,16 @@ struct DocumentSpan {
   uint32_t sample = 0, begin = 0, length = 0;
   bool operator==(const DocumentSpan&) const = default;
 };
+
+// Says which documents of pairs are meant.
+enum class Half : uint8_t { Both, First, Second };
+
+// Calls visit(DocumentSpan) for those of a block: they alternate, the first of a pair before the second.
+template <class Visit>
+void for_each_of(std::span<const DocumentSpan> block, Half half, Visit&& visit) {
+  for (size_t d = 0; d < block.size(); d++)
+    if (half == Half::Both || (d % 2 == 0) == (half == Half::First)) visit(block[d]);
+}
 
 // Counts what the options make of the samples, which is equal in every epoch. Documents without a loss token are left
 // out: they would cost time, and a step of only such documents would still move weights by momentum and decay.
@@ -96,8 +108,9 @@ class Packer {
   bool counts_are_equal() const { return !options_.packing || !options_.shuffle; }
   // Returns a number of blocks below which no epoch falls.
   int64_t least_blocks() const;
-  // Returns what is left of every pair that takes part, in file order.
-  std::vector<std::array<DocumentSpan, 2>> pairs() const;
+  // Returns the samples that take part, in file order, and all that is left of them.
+  const std::vector<uint32_t>& selection() const { return selection_; }
+  std::vector<DocumentSpan> documents() const;
   // Returns room for any epoch, so that build() does not allocate.
   EpochBlocks reserve() const;
   // Replaces the blocks by those of an epoch (from 0). One thread may call it at a time.
@@ -166,18 +179,20 @@ class BlockStream {
   // Returns a block's documents in the step that was sought last; empty for a missing block.
   std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
   // Returns the tokens in the documents of a pass, on the rank that has the most.
-  int64_t pass_tokens(int64_t pass) const;
+  int64_t pass_tokens(int64_t pass, Half half = Half::Both) const;
   // Returns whether the last block of an epoch is in the step.
   bool ends_epoch() const;
   // Return, over all passes and ranks and from the index alone, the tokens in documents, and those of them with a label
-  // that counts (the first of a document has none).
+  // that counts (the first of a document has none). Of pairs whose documents are apart the first ones count.
   int64_t tokens() const { return tokens_; }
   int64_t loss_tokens() const { return loss_tokens_; }
-  // Return, of a data set of pairs, how many there are, and the tokens with a label in their first documents.
-  int64_t pairs() const { return pairs_; }
+  // Return how many samples there are (each piece of one that is split counts), and, of pairs, the tokens with a label
+  // in their first documents.
+  int64_t samples() const { return samples_; }
   int64_t first_loss_tokens() const { return first_loss_tokens_; }
-  // Returns Packer::pairs() of the data.
-  std::vector<std::array<DocumentSpan, 2>> pairs_of_data() const { return packer_.pairs(); }
+  // Return the samples of the data that take part, in file order, and all that is left of them.
+  const std::vector<uint32_t>& samples_of_data() const { return packer_.selection(); }
+  std::vector<DocumentSpan> documents_of_data() const { return packer_.documents(); }
 
  private:
   struct Held {
@@ -202,7 +217,8 @@ class BlockStream {
   std::vector<Held> held_;       // the epochs that the step touches come first, in order; the others are room
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
-  int64_t tokens_ = 0, loss_tokens_ = 0, pairs_ = 0, first_loss_tokens_ = 0;
+  int64_t tokens_ = 0, loss_tokens_ = 0, samples_ = 0, first_loss_tokens_ = 0;
+  bool apart_ = false;
 };
 
 }  // namespace snug

@@ -31,20 +31,27 @@ struct ObjectiveOptions {
   double label_smoothing = 0;  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5
   double nll_weight = 0;       // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
   double simpo_gamma = 0.5;    // simpo: the margin between the two replies' rewards
-  bool adapted_reference = false;  // dpo: the reference has the adapter that training begins with
+  bool adapted_reference = false;                       // the reference has the adapter that training begins with
+  double desirable_weight = 1, undesirable_weight = 1;  // kto: of replies of either kind
 
   // Returns whether a sample is a pair of replies.
   bool pairs() const {
     return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Orpo || kind == ObjectiveKind::SimPo;
   }
   // Returns whether log-probabilities count by their distance from a reference model's.
-  bool has_reference() const { return kind == ObjectiveKind::Dpo; }
+  bool has_reference() const { return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Kto; }
+  // Returns whether what a row weighs follows from the log-probabilities of whole replies.
+  bool weighs_rows() const { return pairs() || kind == ObjectiveKind::Kto; }
+  // Returns whether the weights of a step's replies follow from those of other replies to their prompts, which are
+  // scored before its passes and not learnt from.
+  bool scores_others() const { return kind == ObjectiveKind::Kto; }
   bool operator==(const ObjectiveOptions&) const = default;
 };
 
 template <RecordOf<ObjectiveOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, adapted_reference] = options;
+  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, adapted_reference, desirable_weight,
+         undesirable_weight] = options;
   visit("objective", kind);
   visit("preference_loss", preference_loss);
   visit("beta", beta);
@@ -52,6 +59,8 @@ void visit_fields(R& options, Visit&& visit) {
   visit("nll_weight", nll_weight);
   visit("simpo_gamma", simpo_gamma);
   visit("adapted_reference", adapted_reference);
+  visit("desirable_weight", desirable_weight);
+  visit("undesirable_weight", undesirable_weight);
 }
 
 }  // namespace snug

@@ -70,6 +70,12 @@ PairLoss orpo_loss(double beta, const ScoredReply& chosen, const ScoredReply& re
 
 }  // namespace
 
+ReplyLoss kto_loss(const ObjectiveOptions& options, const ScoredReply& reply, bool desirable, double divergence) {
+  const double sign = desirable ? 1 : -1, weight = desirable ? options.desirable_weight : options.undesirable_weight;
+  const double x = sign * options.beta * (distance(reply) - divergence);
+  return {weight * (1 - sigmoid(x)), -sign * weight * options.beta * slope(x)};
+}
+
 double log_sigmoid(double x) { return x >= 0 ? -std::log1p(std::exp(-x)) : x - std::log1p(std::exp(x)); }
 
 double log_odds_ratio(const ScoredReply& chosen, const ScoredReply& rejected) {

@@ -1,4 +1,4 @@
-// Computes the losses of pairs of replies and their derivatives, in fp64.
+// Computes the losses of replies and their derivatives, in fp64.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,15 @@ struct PairLoss {
 
 // Returns the loss of a pair, without the cross-entropy of nll_weight.
 PairLoss pair_loss(const ObjectiveOptions& options, const ScoredReply& chosen, const ScoredReply& rejected);
+
+// Holds the loss of a reply that is judged by itself, and its derivative by the reply's log-probability.
+struct ReplyLoss {
+  double loss = 0, by_reply = 0;
+};
+
+// Returns the loss of kto. `divergence` is the step's estimate of how far the model is from its reference: the mean
+// distance of other replies to the step's prompts, at least 0; it counts as a constant.
+ReplyLoss kto_loss(const ObjectiveOptions& options, const ScoredReply& reply, bool desirable, double divergence);
 
 // Returns what the objective takes for the reward of a reply: beta times its distance from the reference or, where
 // there is none, beta times its mean log-probability.

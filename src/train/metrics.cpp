@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "base/say.h"
 
 namespace snug {
+
+using Object = nlohmann::ordered_json;
 
 nlohmann::ordered_json metrics_json(const StepMetrics& m) {
   nlohmann::ordered_json line{
@@ -25,13 +28,11 @@ nlohmann::ordered_json metrics_json(const StepMetrics& m) {
       {"device_bytes", m.device_bytes},
       {"host_bytes", m.host_bytes}};
   if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
-  for (const auto& [name, value] : m.others) line[name] = value;
+  for (const auto& [name, value] : m.others) line[name] = std::isfinite(value) ? Object(value) : Object();
   return line;
 }
 
 namespace {
-
-using Object = nlohmann::ordered_json;
 
 // Returns the columns of a table: the keys that any step may have.
 std::vector<std::string> columns(const std::vector<std::string>& others) {

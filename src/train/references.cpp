@@ -64,33 +64,33 @@ uint64_t hash_of_reply(const Dataset& dataset, const DocumentSpan& span) {
   return hash_of(std::span<const int32_t>(labels), hash_of(dataset.ids(span.sample).subspan(span.begin, span.length)));
 }
 
-int64_t ReferencedPairs::known() const {
-  return std::ranges::count_if(pairs, [this](const auto& pair) { return references.knows(pair[0].sample); });
+namespace {
+
+// Returns which of its sample's documents one is.
+size_t half_of(const Dataset& dataset, const DocumentSpan& span) {
+  return dataset.has_pairs() && span.begin >= dataset.second(span.sample) ? 1 : 0;
 }
 
-void read_references(const std::filesystem::path& path, std::string_view key, std::span<const ReferencedPairs> all) {
+}  // namespace
+
+void read_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all) {
   if (!is_file(path)) return;
   const std::vector<Entry> entries = entries_of(path, key);
-  for (const ReferencedPairs& of : all) {
-    const auto find = [&](const DocumentSpan& span) -> const Entry* {
+  for (const Referenced& of : all)
+    for (const DocumentSpan& span : of.documents) {
       const uint64_t hash = hash_of_reply(of.dataset, span);
       const auto found = std::ranges::lower_bound(entries, hash, {}, &Entry::hash);
-      return found != entries.end() && found->hash == hash ? &*found : nullptr;
-    };
-    for (const auto& [chosen, rejected] : of.pairs) {
-      const Entry *of_chosen = find(chosen), *of_rejected = find(rejected);
-      if (of_chosen && of_rejected)
-        of.references.set(chosen.sample, {of_chosen->log_probability, of_rejected->log_probability});
+      if (found != entries.end() && found->hash == hash)
+        of.references.set(span.sample, half_of(of.dataset, span), found->log_probability);
     }
-  }
 }
 
-void write_references(const std::filesystem::path& path, std::string_view key, std::span<const ReferencedPairs> all) {
+void write_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all) {
   std::map<uint64_t, double> by_hash;
-  for (const ReferencedPairs& of : all)
-    for (const std::array<DocumentSpan, 2>& pair : of.pairs)
-      for (size_t half = 0; half < 2 && of.references.knows(pair[0].sample); half++)
-        by_hash[hash_of_reply(of.dataset, pair[half])] = of.references.of(pair[half].sample)[half];
+  for (const Referenced& of : all)
+    for (const DocumentSpan& span : of.documents)
+      if (of.references.knows(span.sample))
+        by_hash[hash_of_reply(of.dataset, span)] = of.references.of(span.sample)[half_of(of.dataset, span)];
   std::vector<Entry> entries;
   for (const auto& [hash, log_probability] : by_hash) entries.push_back({hash, log_probability});
   Header header;

@@ -1,4 +1,4 @@
-// Keeps what a reference model says of the replies of pairs: log-probabilities, which are computed once and then read.
+// Keeps what a reference model says of replies: log-probabilities, which are computed once and then read.
 #pragma once
 
 #include <array>
@@ -12,19 +12,25 @@
 
 namespace snug {
 
-// Holds a reference's log-probability of each reply of a data set's pairs: of the chosen and of the rejected one.
+// Holds a reference's log-probability of each reply of a data set: of a pair's chosen and of its rejected one.
 class References {
  public:
-  explicit References(int64_t samples) : values_(static_cast<size_t>(samples), {kUnknown, kUnknown}) {}
+  explicit References(const Dataset& dataset)
+      : documents_(dataset.has_pairs() ? 2 : 1),
+        values_(static_cast<size_t>(dataset.samples()), {kUnknown, kUnknown}) {}
 
-  bool knows(uint32_t sample) const { return !std::isnan(values_[sample][0]) && !std::isnan(values_[sample][1]); }
+  // Returns whether it has those of all documents of a sample.
+  bool knows(uint32_t sample) const {
+    return !std::isnan(values_[sample][0]) && (documents_ == 1 || !std::isnan(values_[sample][1]));
+  }
   const std::array<double, 2>& of(uint32_t sample) const { return values_[sample]; }
-  void set(uint32_t sample, const std::array<double, 2>& values) { values_[sample] = values; }
+  void set(uint32_t sample, size_t half, double value) { values_[sample][half] = value; }
   const std::vector<std::array<double, 2>>& all() const { return values_; }
 
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
+  size_t documents_;  // of a sample
   std::vector<std::array<double, 2>> values_;
 };
 
@@ -40,21 +46,18 @@ class References {
 // Returns a reply's hash: of its tokens and labels, in the document that `span` is of it.
 uint64_t hash_of_reply(const Dataset& dataset, const DocumentSpan& span);
 
-// Names pairs of a data set, and where their references are.
-struct ReferencedPairs {
+// Names documents of a data set, those of a sample one after the other, and where their references are.
+struct Referenced {
   const Dataset& dataset;
-  std::vector<std::array<DocumentSpan, 2>> pairs;
+  std::vector<DocumentSpan> documents;
   References& references;
-
-  // Returns the number of pairs whose references are known.
-  int64_t known() const;
 };
 
 // Sets the references that the file knows; there may be no file, or one of another key. Throws UserError for a file
 // that is damaged.
-void read_references(const std::filesystem::path& path, std::string_view key, std::span<const ReferencedPairs> all);
+void read_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all);
 
 // Writes those that are known, in the place of the file if there is one. Throws DeviceError if that fails.
-void write_references(const std::filesystem::path& path, std::string_view key, std::span<const ReferencedPairs> all);
+void write_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all);
 
 }  // namespace snug

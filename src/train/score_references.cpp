@@ -4,24 +4,30 @@
 
 namespace snug {
 
-int64_t score_references(Session& session, StreamSource& source, PairObjective& pairs) {
+int64_t score_references(Session& session, StreamSource& source, StepObjective& objective) {
   int64_t scored = 0, pass = 0;
+  Half part = Half::Both;
   session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
     source.fill(pass, batch_views(views), runtime);
   });
   session.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    pairs.take_references(pass, views[0]);
+    objective.take_references(pass, part, views[0]);
   });
-  Progress progress("reference", 0, source.stream().steps(), session.rank() == 0);
-  for (int64_t step = 1; step <= source.stream().steps() && !pairs.knows_all(); step++) {
+  const BlockStream& stream = source.stream();
+  Progress progress("reference", 0, stream.steps(), session.rank() == 0);
+  for (int64_t step = 1; step <= stream.steps() && !objective.knows_all(); step++) {
     source.begin_step(step);
-    for (pass = 0; pass < source.stream().shape().passes; pass++) {
-      if (pairs.knows(pass)) continue;
-      session.run(Task::Score, {}, session.spec().cut.shape_for(source.pass_tokens(pass)));
-      scored++;
+    for (pass = 0; pass < stream.shape().passes; pass++) {
+      if (objective.knows(pass)) continue;
+      for (const Half half : objective.parts()) {
+        source.choose(part = half);
+        session.run(Task::Score, {}, session.spec().cut.shape_for(source.pass_tokens(pass)));
+        scored++;
+      }
     }
     progress.update(step, fmt::format("{} passes", scored));
   }
+  source.choose(Half::Both);
   return scored;
 }
 

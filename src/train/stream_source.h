@@ -13,7 +13,8 @@ class StreamSource : public BatchSource {
                const StepShape& shape, const RunLength& length, int rank);
 
   Step begin_step(int64_t step) override;
-  int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass); }
+  int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass, half_); }
+  void choose(Half half) override { half_ = half; }
   void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) override;
   const BlockStream& stream() const { return stream_; }
 
@@ -21,6 +22,7 @@ class StreamSource : public BatchSource {
   BlockStream stream_;
   Batcher batcher_;
   int rank_;
+  Half half_ = Half::Both;
 };
 
 }  // namespace snug

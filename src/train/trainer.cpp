@@ -50,15 +50,9 @@ std::string preferences_text(const NamedNumbers& metrics, const std::string& pre
 
 }  // namespace
 
-EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, PairObjective* pairs) {
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective) {
   EvaluationResult result;
   double sum = 0;
-  if (pairs) {
-    pairs->begin();
-    session.on(HostJob::TakeScores, [pairs](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-      pairs->add(0, views[0]);
-    });
-  }
   session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
     source.fill(0, batch_views(views), runtime);
   });
@@ -66,24 +60,33 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes,
     const float* by_rank = views[0].as<float>();
     for (int64_t i = 0; i < views[0].count(); i++) sum += static_cast<double>(by_rank[i]);
   });
-  for (int64_t pass = 1; pass <= passes; pass++) {
-    const BatchSource::Step counts = source.begin_step(pass);
-    result.tokens += counts.tokens;
-    result.loss_tokens += counts.loss_tokens;
-    result.pairs += counts.pairs;
-    session.run(Task::Evaluate, {}, session.spec().cut.shape_for(source.pass_tokens(0)));
+  const std::vector<Half> parts = objective ? objective->parts() : std::vector{Half::Both};
+  if (objective) objective->begin();
+  for (const Half part : parts) {
+    const bool learnt = part == parts.back();
+    session.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+      learnt ? objective->add(0, views[0]) : objective->add_others(0, views[0]);
+    });
+    source.choose(part);
+    for (int64_t pass = 1; pass <= passes; pass++) {
+      const BatchSource::Step counts = source.begin_step(pass);
+      result.tokens += learnt ? counts.tokens : 0;
+      result.loss_tokens += learnt ? counts.loss_tokens : 0;
+      result.samples += learnt ? counts.samples : 0;
+      session.run(Task::Evaluate, {}, session.spec().cut.shape_for(source.pass_tokens(0)));
+    }
   }
   check(result.loss_tokens > 0, "an evaluation without loss tokens");
-  result.loss = pairs ? pairs->loss() : sum / static_cast<double>(result.loss_tokens);
-  if (pairs) result.metrics = pairs->metrics();
+  result.loss = objective ? objective->loss() : sum / static_cast<double>(result.loss_tokens);
+  if (objective) result.metrics = objective->metrics();
   return result;
 }
 
 std::vector<std::string> TrainerOptions::metric_names() const {
   std::vector<std::string> names;
-  if (pairs) names = pairs->metric_names();
-  if (validation_pairs)
-    for (const std::string& name : validation_pairs->metric_names()) names.push_back("eval_" + name);
+  if (objective) names = objective->metric_names();
+  if (validation_objective)
+    for (const std::string& name : validation_objective->metric_names()) names.push_back("eval_" + name);
   return names;
 }
 
@@ -204,7 +207,7 @@ void Trainer::do_step(int64_t number) {
   ends_epoch_ = counts.ends_epoch;
   RuntimeScalars runtime;
   check(counts.loss_tokens > 0, "step {} has no loss tokens", number);
-  const auto divisor = static_cast<double>(options_.pairs ? counts.pairs : counts.loss_tokens);
+  const auto divisor = static_cast<double>(options_.objective ? counts.samples : counts.loss_tokens);
   runtime.loss_scale = static_cast<float>(1.0 / divisor);
   runtime.step = number;
   runtime.learning_rate = options_.schedule.at(number);
@@ -213,8 +216,8 @@ void Trainer::do_step(int64_t number) {
   if (scalars_.finite == 0) refuse_non_finite(number);
   metrics_ = {};
   metrics_.step = number;
-  metrics_.loss = options_.pairs ? options_.pairs->loss() : static_cast<double>(loss_sum_) / divisor;
-  if (options_.pairs) metrics_.others = options_.pairs->metrics();
+  metrics_.loss = options_.objective ? options_.objective->loss() : static_cast<double>(loss_sum_) / divisor;
+  if (options_.objective) metrics_.others = options_.objective->metrics();
   metrics_.grad_norm = static_cast<double>(scalars_.norm);
   metrics_.learning_rate = options_.schedule.at(number);
   metrics_.tokens = counts.tokens;
@@ -226,19 +229,37 @@ void Trainer::do_step(int64_t number) {
   metrics_.host_bytes = taken(Space::Host);
 }
 
+// Scores the documents of the step by which those that are learnt from are weighed.
+void Trainer::score_others(const RuntimeScalars& runtime) {
+  int64_t pass = 0;
+  session_.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& counts) {
+    data_.fill(pass, batch_views(views), counts);
+  });
+  session_.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    options_.objective->add_others(pass, views[0]);
+  });
+  data_.choose(Half::Second);
+  const Cut& cut = session_.spec().cut;
+  for (; pass < cut.passes; pass++)
+    if (const int64_t tokens = data_.pass_tokens(pass); tokens > 0)
+      session_.run(Task::Evaluate, runtime, cut.shape_for(tokens));
+}
+
 void Trainer::run_passes(const RuntimeScalars& runtime) {
   int64_t first = 0;
+  if (StepObjective* const objective = options_.objective) {
+    objective->begin();
+    if (objective->scores_others()) score_others(runtime);
+    data_.choose(objective->learnt());
+    session_.on(HostJob::WeighRows,
+                [&, objective](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+                  objective->weigh(first + task.index, session_.rank(), views[0], numbers_of<float>(views[1]),
+                                   numbers_of<float>(views[2]));
+                });
+  }
   session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& counts) {
     data_.fill(first + task.index, batch_views(views), counts);
   });
-  if (PairObjective* const pairs = options_.pairs) {
-    pairs->begin();
-    session_.on(HostJob::WeighRows,
-                [&, pairs](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
-                  pairs->weigh(first + task.index, session_.rank(), views[0], numbers_of<float>(views[1]),
-                               numbers_of<float>(views[2]));
-                });
-  }
   const Cut& cut = session_.spec().cut;
   std::vector<int64_t> tokens;
   for (int64_t pass = 0; pass < cut.passes; pass++) tokens.push_back(data_.pass_tokens(pass));
@@ -311,7 +332,7 @@ void Trainer::refuse_non_finite(int64_t number) {
 }
 
 void Trainer::evaluate_now() {
-  const EvaluationResult result = evaluate(session_, *validation_, validation_passes_, options_.validation_pairs);
+  const EvaluationResult result = evaluate(session_, *validation_, validation_passes_, options_.validation_objective);
   metrics_.eval_loss = result.loss;
   for (const auto& [name, value] : result.metrics) metrics_.others.emplace_back("eval_" + name, value);
   if (std::isfinite(result.loss) && (!state_.best_eval_loss || result.loss < *state_.best_eval_loss)) {

@@ -10,8 +10,8 @@
 #include "tensor/step_scalars.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
-#include "train/pair_objective.h"
 #include "train/schedule.h"
+#include "train/step_objective.h"
 
 namespace snug {
 
@@ -22,13 +22,15 @@ class BatchSource {
   struct Step {
     int64_t tokens = 0, loss_tokens = 0;  // over all passes; loss tokens are never 0
     bool ends_epoch = false;
-    int64_t pairs = 0;  // where samples are pairs
+    int64_t samples = 0;
   };
   // Begins step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
   // Returns the tokens in the documents of a pass of the step begun last, on the rank that has the most: equal on all
   // ranks.
   virtual int64_t pass_tokens(int64_t pass) const = 0;
+  // Makes fill() and pass_tokens() speak of these documents of samples alone, until it is called again.
+  virtual void choose(Half half) = 0;
   // Fills a batch for pass `pass` of the step begun last, and sets the counts in its scalars.
   virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) = 0;
 };
@@ -51,10 +53,10 @@ struct TrainerOptions {
   // Called by rank 0 with {"event": "step", ...} after a step, as metrics.jsonl has it, and with "checkpoint" when one
   // is on disk.
   std::function<void(const nlohmann::ordered_json&)> event = [](const nlohmann::ordered_json&) {};
-  std::filesystem::path trace;                // a Chrome trace of the first steps is written there; empty: none
-  PairObjective* pairs = nullptr;             // of the data, where samples are pairs
-  PairObjective* validation_pairs = nullptr;  // of what is held out
-  PerSpace<uint64_t> overhead{};              // bytes taken besides the arenas
+  std::filesystem::path trace;                    // a Chrome trace of the first steps is written there; empty: none
+  StepObjective* objective = nullptr;             // of the data; null: the cross-entropy of its labels
+  StepObjective* validation_objective = nullptr;  // of what is held out
+  PerSpace<uint64_t> overhead{};                  // bytes taken besides the arenas
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
                     // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
@@ -67,15 +69,15 @@ struct TrainerOptions {
 };
 
 struct EvaluationResult {
-  double loss = 0;  // mean over loss tokens, or the objective's over pairs
-  int64_t tokens = 0, loss_tokens = 0, pairs = 0;
-  NamedNumbers metrics{};  // of pairs
+  double loss = 0;  // mean over loss tokens, or the objective's
+  int64_t tokens = 0, loss_tokens = 0, samples = 0;
+  NamedNumbers metrics{};  // of an objective
 };
 
 // Returns the mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
 // It is equal to the bit on any number of ranks, as the losses of passes are summed in fp64 in the order of their
-// blocks. Where samples are pairs, `pairs` is made for the source.
-EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, PairObjective* pairs = nullptr);
+// blocks. An `objective` is made for the source.
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective = nullptr);
 
 // Returns the first parameter, of those that this rank has in memory and that were not updated within the backward,
 // with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. It must
@@ -110,6 +112,7 @@ class Trainer {
 
  private:
   void do_step(int64_t number);
+  void score_others(const RuntimeScalars& runtime);
   void run_passes(const RuntimeScalars& runtime);
   void refuse_non_finite(int64_t number);
   void evaluate_now();

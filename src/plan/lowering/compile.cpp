@@ -239,7 +239,7 @@ class Compiler {
   }
 
   void lower_around_steps() {
-    if (spec_.evaluate) lower_evaluations();
+    if (spec_.evaluate || spec_.objective.scores_others()) lower_evaluations();
     lower_scorings();
 
     result_.saved = saved_files();

@@ -63,7 +63,7 @@ HeadParams head_params(const JobContext& job) {
           job.table.head,
           static_cast<float>(job.model.logits_factor),
           static_cast<float>(job.model.logits_cap),
-          job.objective.pairs(),
+          job.objective.weighs_rows(),
           job.numerics.logits_chunk_rows};
 }
 
@@ -161,7 +161,7 @@ void take_scores(const JobContext& job, Emitter& e, Builder& b, Value x, const B
 
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
   lower_forward(job, program, cut, shape, true, [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
-    job.objective.pairs() ? take_scores(job, e, b, x, batch) : take_loss(job, e, b, x, batch);
+    job.objective.weighs_rows() ? take_scores(job, e, b, x, batch) : take_loss(job, e, b, x, batch);
   });
 }
 

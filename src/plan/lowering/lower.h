@@ -8,10 +8,10 @@
 namespace snug {
 
 // Emits one pass of evaluation. It hands the summed loss of each rank, by rank, to the host (HostJob::TakeLoss), which
-// adds them one after the other: that is the sum of one rank that makes as many passes. Where samples are pairs, it
-// hands over the cross-entropy of every row instead (HostJob::TakeScores).
+// adds them one after the other: that is the sum of one rank that makes as many passes. Of an objective that weighs
+// rows it hands over the cross-entropy of every row instead (HostJob::TakeScores).
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape);
-// Emits such a pass over pairs by the reference: the model, without its adapters unless the objective says otherwise.
+// Emits such a pass by the reference: the model, without its adapters unless the objective says otherwise.
 void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape);
 
 // Emits the work of the host on the cross-entropies of a pass's rows, [T] fp32 on each rank (HostJob::WeighRows).

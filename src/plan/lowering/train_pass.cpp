@@ -231,7 +231,7 @@ class TrainProgram {
         return emit_weighing(job_, emitter_, losses, static_cast<int64_t>(pass.number));
       };
       head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first(),
-                             job_.objective.pairs() ? weigh : std::function<RowWeights(const Operand&)>());
+                             job_.objective.weighs_rows() ? weigh : std::function<RowWeights(const Operand&)>());
       finish_group(pass, job_.table.head_group());
       prepare_gradient(pass, group_before(layers()));
     }

@@ -1,0 +1,39 @@
+// The objective of replies that are judged one by one: kto.
+#pragma once
+
+#include "train/step_objective.h"
+
+namespace snug {
+
+// How far the model is from its reference is estimated over the whole step: the mean distance of replies to other
+// prompts (the second documents of samples), at least 0, and 0 where there are none. Evaluation takes all that is
+// evaluated for one step.
+class KtoObjective : public StepObjective {
+ public:
+  KtoObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
+               References* references)
+      : StepObjective(options, dataset, stream, references) {}
+
+  void begin() override;
+  void add(int64_t pass, const TensorView& losses) override;
+  void add_others(int64_t pass, const TensorView& losses) override;
+  void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
+             std::span<float> row_losses) override;
+  double loss() const override;
+  NamedNumbers metrics() const override;
+
+ private:
+  struct Judged {
+    ScoredReply reply;
+    bool desirable = true;
+    ReplyLoss loss;
+  };
+
+  double divergence() const;
+
+  std::vector<Judged> replies_;
+  double others_sum_ = 0;  // of others' distances from the reference
+  int64_t others_ = 0;
+};
+
+}  // namespace snug

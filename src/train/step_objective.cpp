@@ -1,0 +1,78 @@
+#include "train/step_objective.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "train/kto_objective.h"
+#include "train/pair_objective.h"
+
+namespace snug {
+
+StepObjective::StepObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
+                             References* references)
+    : options_(options), dataset_(dataset), stream_(stream), references_(references) {
+  check(!options.has_reference() || references, "the objective {} without references", name(options.kind));
+}
+
+bool StepObjective::scores_others() const { return options_.scores_others() && dataset_.has_pairs(); }
+
+std::vector<Half> StepObjective::parts() const {
+  return scores_others() ? std::vector{Half::Second, Half::First} : std::vector{Half::Both};
+}
+
+std::vector<std::string> StepObjective::metric_names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : metrics()) names.push_back(name);
+  return names;
+}
+
+std::vector<StepObjective::Scored> StepObjective::scored(int64_t pass, Half part, const TensorView& losses) const {
+  const StepShape& shape = stream_.shape();
+  const auto rows = static_cast<size_t>(losses.count() / shape.ranks);
+  std::vector<Scored> all;
+  for (int64_t rank = 0; rank < shape.ranks; rank++) {
+    const std::span<const float> own(losses.as<float>() + static_cast<size_t>(rank) * rows, rows);
+    size_t row = 0;
+    for (int64_t i = 0; i < shape.micro_batch; i++)
+      for_each_of(stream_.block(pass, rank, i), part, [&](const DocumentSpan& span) {
+        Scored& document = all.emplace_back();
+        document.span = span;
+        document.rank = static_cast<int>(rank);
+        document.row = row;
+        document.first = !dataset_.has_pairs() || span.begin < dataset_.second(span.sample);
+        const int64_t begin = span.begin;
+        document.reply.tokens = dataset_.loss_tokens(span.sample, begin + 1, begin + span.length);
+        for (int64_t t = 0; t < document.reply.tokens; t++)
+          document.reply.log_probability -= static_cast<double>(own[row++]);
+        if (references_) document.reply.reference = references_->of(span.sample)[document.first ? 0 : 1];
+      });
+  }
+  return all;
+}
+
+void StepObjective::take_references(int64_t pass, Half part, const TensorView& losses) {
+  for (const Scored& document : scored(pass, part, losses))
+    references_->set(document.span.sample, document.first ? 0 : 1, document.reply.log_probability);
+}
+
+bool StepObjective::knows(int64_t pass) const {
+  const StepShape& shape = stream_.shape();
+  for (int64_t rank = 0; rank < shape.ranks; rank++)
+    for (int64_t i = 0; i < shape.micro_batch; i++)
+      for (const DocumentSpan& span : stream_.block(pass, rank, i))
+        if (!references_->knows(span.sample)) return false;
+  return true;
+}
+
+bool StepObjective::knows_all() const {
+  return std::ranges::all_of(stream_.samples_of_data(), [this](uint32_t sample) { return references_->knows(sample); });
+}
+
+std::unique_ptr<StepObjective> make_step_objective(const ObjectiveOptions& options, const Dataset& dataset,
+                                                   const BlockStream& stream, References* references) {
+  if (options.pairs()) return std::make_unique<PairObjective>(options, dataset, stream, references);
+  check(options.kind == ObjectiveKind::Kto, "no step's objective is {}", name(options.kind));
+  return std::make_unique<KtoObjective>(options, dataset, stream, references);
+}
+
+}  // namespace snug

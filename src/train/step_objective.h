@@ -1,0 +1,79 @@
+// Turns the log-probabilities of a step's replies into weights of rows, a loss and metrics: what the host does between
+// the two walks of the head.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "objective/pair_loss.h"
+#include "tensor/view.h"
+#include "train/metrics.h"
+#include "train/references.h"
+
+namespace snug {
+
+// Serves one stream of blocks. All ranks see the cross-entropies of all, and so have the same sums, in the order of the
+// data, however a step is cut. It refers to the stream, its data set and the references. One thread may use it at a
+// time. `losses` are the cross-entropies of every rank's loss rows in a pass of the step at which the stream stands,
+// [ranks, T] fp32.
+class StepObjective {
+ public:
+  virtual ~StepObjective() = default;
+
+  // Forgets the replies that were added.
+  virtual void begin() = 0;
+  // Adds the replies of a pass, of documents that are learnt from; or, where the objective scores others first
+  // (ObjectiveOptions::scores_others()), those others.
+  virtual void add(int64_t pass, const TensorView& losses) = 0;
+  virtual void add_others(int64_t pass, const TensorView& losses) = 0;
+  // Adds them, and writes for the rows of this rank, [T] fp32, what RowWeights (model/head.h) holds: sums of rows'
+  // losses, and their gradients, are those of the whole step once they are divided by its number of samples.
+  virtual void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
+                     std::span<float> row_losses) = 0;
+
+  // Return what the replies added have as their mean loss, and as their metrics, means over replies or pairs; NaN for a
+  // mean of nothing.
+  virtual double loss() const = 0;
+  virtual NamedNumbers metrics() const = 0;
+  std::vector<std::string> metric_names() const;
+
+  // Return which documents are learnt from, and which are scored before, if any.
+  Half learnt() const { return scores_others() ? Half::First : Half::Both; }
+  bool scores_others() const;
+  // Return the parts in which documents go through the model one after the other.
+  std::vector<Half> parts() const;
+
+  // Takes the log-probabilities of such a part's replies for the references.
+  void take_references(int64_t pass, Half part, const TensorView& losses);
+  // Return whether the references of all replies of a pass, or of the data, are known.
+  bool knows(int64_t pass) const;
+  bool knows_all() const;
+
+ protected:
+  StepObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
+                References* references);
+
+  // Holds a document of a pass, and what its reply sums to.
+  struct Scored {
+    DocumentSpan span;
+    ScoredReply reply;
+    int rank = 0;
+    size_t row = 0;     // of its rank's: the first of the reply's rows
+    bool first = true;  // of its sample
+  };
+  // Returns the documents of a pass that were scored, in the order of blocks.
+  std::vector<Scored> scored(int64_t pass, Half part, const TensorView& losses) const;
+
+  const ObjectiveOptions options_;
+  const Dataset& dataset_;
+  const BlockStream& stream_;
+  References* references_;
+};
+
+// Returns the objective of samples that are pairs, or replies with a judgement. `references` is null for an objective
+// without a reference.
+std::unique_ptr<StepObjective> make_step_objective(const ObjectiveOptions& options, const Dataset& dataset,
+                                                   const BlockStream& stream, References* references);
+
+}  // namespace snug
