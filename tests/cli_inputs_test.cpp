@@ -110,7 +110,7 @@ TEST_F(Inputs, WhatIsRefusedIsSaidAlone) {
   expect_refusal(words, {"d.jsonl"});
 }
 
-TEST_F(Inputs, PreferencesAreShownAndNotTrainedOnYet) {
+TEST_F(Inputs, PreferencesAreShownAsTheObjectiveHasThem) {
   fs::create_directory(at("m"));
   fs::copy(kFixtures / "tokenizer/smollm/tokenizer.json", at("m/tokenizer.json"));
   fs::copy(kModels / "llama/config.json", at("m"));
@@ -135,9 +135,6 @@ TEST_F(Inputs, PreferencesAreShownAndNotTrainedOnYet) {
   EXPECT_EQ(shown("reward").out,
             "chosen\n" + prompt + "2595\t1\t\" upon\"\nrejected\n" + prompt + "1001\t1\t\" there\"\nmargin\t0.5\n\n");
   EXPECT_THAT(shown("kto").out, ::testing::AllOf(StartsWith("desirable\n1771"), HasSubstr("\n\nundesirable\n1771")));
-  for (const char* command : {"train", "plan", "eval"})
-    expect_refusal({command, "--model", "m", "--data", "d.jsonl", "--objective", "dpo"},
-                   {"objective: found dpo, expected sft", "not learnt yet"});
   const Words tokenize{"tokenize", "--model", "m", "--data", "d.jsonl"};
   expect_refusal(tokenize,
                  {"d.jsonl, line 1, key 'chosen'", "--objective sft: dpo, orpo, simpo and reward learn from pairs"});

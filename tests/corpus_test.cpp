@@ -30,14 +30,23 @@ TEST(Corpus, TheHashOfTheDataIsOfEachLabel) {
 // Another value of each option that says what is learnt from: a checkpoint is not resumed with it in silence, even
 // where the labels happen to be the same.
 const std::map<std::string, std::string> kOtherData{
-    {"data", "other.jsonl"},   {"validation", "held_out.jsonl"},
-    {"data_format", "alpaca"}, {"columns", "instruction=question"},
-    {"roles", "human=user"},   {"prompt", "{question}"},
-    {"max_samples", "3"},      {"text_split", "line"},
-    {"template", "chatml"},    {"train_on", "all"},
-    {"thinking", "last"},      {"sequence_length", "64"},
-    {"long_samples", "drop"},  {"packing", "false"},
-    {"shuffle", "false"},      {"batch_size", "3"},
+    {"objective", "dpo"},
+    {"data", "other.jsonl"},
+    {"validation", "held_out.jsonl"},
+    {"data_format", "alpaca"},
+    {"columns", "instruction=question"},
+    {"roles", "human=user"},
+    {"prompt", "{question}"},
+    {"max_samples", "3"},
+    {"text_split", "line"},
+    {"template", "chatml"},
+    {"train_on", "all"},
+    {"thinking", "last"},
+    {"sequence_length", "64"},
+    {"long_samples", "drop"},
+    {"packing", "false"},
+    {"shuffle", "false"},
+    {"batch_size", "3"},
 };
 // Options that say nothing of the data.
 const std::set<std::string> kNotOfData{
@@ -46,7 +55,7 @@ const std::set<std::string> kNotOfData{
     "lora_rslora", "lora_dropout", "lora_rank_pattern", "lora_alpha_pattern", "lora_layers", "lora_init",
     "lora_plus_ratio", "modules_to_save", "ensure_weight_tying", "train_modules", "freeze", "base_format", "compute",
     "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed",
-    "reduce_every",
+    "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma", "reference",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "warmup_steps", "warmup_ratio", "min_learning_rate_ratio", "max_steps", "epochs",
     // The cut, which it may change too.
@@ -54,8 +63,8 @@ const std::set<std::string> kNotOfData{
     // Where bytes lie and when work happens; what is written and said.
     "device", "machine", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory", "disk_dir",
     "order", "recompute", "offload_states", "offload_gradients", "offload_parameters", "offload_activations",
-    "speculative_updates", "out", "cache_dir", "overwrite", "resume", "log_every", "metrics_format", "on_event",
-    "eval_every", "save_every", "keep", "trace"};
+    "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume", "log_every", "metrics_format",
+    "on_event", "eval_every", "save_every", "keep", "trace"};
 
 TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
   const Corpus corpus;

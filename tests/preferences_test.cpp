@@ -232,7 +232,7 @@ TEST_F(Preferences, ScoresChooseTheBestAndTheWorst) {
         options_.files = {directory_.path() / "b.jsonl"};
         load_dataset(options_, &encoder_);
       },
-      "b.jsonl: found no sample, as no reply scores better than another"));
+      "b.jsonl: found no sample, as no reply is better than another"));
 }
 
 TEST_F(Preferences, AMarginIsOfSamplesThatHaveMargins) {
@@ -256,6 +256,9 @@ TEST_F(Preferences, TokenIdsOfAPairAreReadInEveryForm) {
   EXPECT_THAT(read(R"({"prompt_ids": [65, 66], "chosen_ids": [67], "rejected_ids": [68, 69]})"),
               ElementsAre("AB|C| // AB|DE|"));
   EXPECT_THAT(notes_, ElementsAre());
+  EXPECT_THAT(read(R"({"prompt_ids": [65], "chosen_ids": [67], "rejected_ids": [68], "chosen": "C"})"),
+              ElementsAre("A|C| // A|D|"));
+  EXPECT_THAT(said(), HasSubstr("keys ignored: \"chosen\" (1 record)"));
   EXPECT_THAT(read(R"({"chosen_ids": [65, 66, 67], "rejected_ids": [65, 66, 68, 69]})"),
               ElementsAre("AB|C| // AB|DE|"));
   EXPECT_THAT(said(), HasSubstr("the tokens with which both replies begin"));
@@ -291,6 +294,8 @@ TEST_F(Preferences, RepliesWithALabelAreReadInEveryShape) {
                        {"role": "user", "content": "r"}, {"role": "assistant", "content": "a"}], "label": false})"),
               ElementsAre("<user\nq>\n<assistant\nx>\n<user\nr>\n<assistant\n|a>|\n = 0"));
   EXPECT_THAT(read(R"({"prompt": "q", "chosen": "a", "rejected": "b"})"), ElementsAre("^q|a>| = 1", "^q|b>| = 0"));
+  EXPECT_THAT(read(R"({"prompt": "q", "chosen": "a", "rejected": "a"})"), ElementsAre());
+  EXPECT_THAT(said(), HasSubstr("both replies are equal: left out (1 record)"));
   options_.shape.columns = {{"completion", "response"}, {"label", "thumb"}};
   EXPECT_THAT(read(R"({"prompt": "q", "response": "a", "thumb": true})"), ElementsAre("^q|a>| = 1"));
   options_.shape.columns.clear();
@@ -321,6 +326,9 @@ TEST_F(Preferences, RecordsOfAnotherKindAreRefusedWithWhatHelps) {
   EXPECT_TRUE(
       refused(R"({"prompt": "q", "chosen": "a", "rejected": "b", "images": ["x"]})", "images, sound and video"));
   EXPECT_TRUE(refused(R"({"prompt": "q", "context": "c", "chosen": "a", "rejected": "b"})", "part of the prompt"));
+  EXPECT_TRUE(refused(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+                          "chosen": "a", "rejected": "b"})",
+                      "key 'messages': found [{"));
   EXPECT_TRUE(refused(R"({"prompt": "q", "chosen": 3, "rejected": "b"})", "key 'chosen': found 3"));
   EXPECT_TRUE(refused(R"({"chosen": [{"role": "assistant", "content": "a"}], "rejected": [{"role": "assistant",
                           "content": "b"}]})",
@@ -366,7 +374,13 @@ TEST_F(Preferences, APatternAsksAndTablesHoldMessagesAsText) {
   options_.shape.prompt.reset();
   const std::string list = R"([{""role"": ""assistant"", ""content"": ""a""}])";
   EXPECT_THAT(read_files({{"a.csv", "question,chosen,rejected\nq,\"" + list + "\",b\n"}}), ElementsAre(kChat));
+  const std::string message = R"({""from"": ""gpt"", ""value"": ""a""})";
+  EXPECT_THAT(read_files({{"a.csv", "question,chosen,rejected\nq,\"" + message + "\",b\n"}}), ElementsAre(kChat));
   EXPECT_THAT(read_files({{"a.csv", "prompt,chosen,rejected\nq,a,b\n"}}), ElementsAre("^q|a>| // ^q|b>|"));
+  // JSON that is no message is a reply like any other; what Python prints of one is refused.
+  EXPECT_THAT(read(R"({"prompt": "q", "chosen": "{\"role\": 1}", "rejected": "{\"content\": 2}"})"),
+              ElementsAre("^q|{\"role\": 1}>| // ^q|{\"content\": 2}>|"));
+  EXPECT_TRUE(refused(R"({"prompt": "q", "chosen": "{'role': 'assistant'}", "rejected": ""})", "what Python prints"));
   options_.shape.samples = Samples::Judged;
   EXPECT_THAT(read_files({{"a.csv", "prompt,completion,label\nq,a,True\n"}}), ElementsAre("^q|a>| = 1"));
 }

@@ -225,7 +225,7 @@ TEST_F(Shapes, NoRecordWithAMeaningfulKeyIsLearntFromInSilence) {
 TEST_F(Shapes, AMessageMaySayWhetherItCarriesLoss) {
   const std::string with_loss = "<user\nq>\n<assistant\n|a>|\n", without = "<user\nq>\n<assistant\na>\n";
   for (const std::string& shape : kLists) {
-    for (const char* key : {"weight", "train", "trainable", "loss", "loss_mask", "mask"}) {
+    for (const char* key : {"weight", "loss_weight", "train", "trainable", "loss", "loss_mask", "mask"}) {
       for (const Json& yes : {Json(true), Json(1), Json("1"), Json()}) {
         EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, yes)), ElementsAre(with_loss)) << key << yes;
       }
@@ -355,6 +355,8 @@ TEST_F(Shapes, PartsOfAMessageAreTextAlone) {
     return R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, )" + part + "]}]}";
   };
   EXPECT_THAT(read(message(R"({"type": "text", "text": "b", "image": null})").c_str()), ElementsAre("<user\nab>\n"));
+  EXPECT_THAT(read(message(R"({"type": "text", "value": "b"})").c_str()), ElementsAre("<user\nab>\n"));
+  EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "value": "c"})").c_str(), "key 'content[1].value'"));
   EXPECT_TRUE(refused(message(R"({"type": "image_url", "image_url": {"url": "x"}})").c_str(),
                       "images, sound and video are not supported yet"));
   EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "image": "x"})").c_str(), "key 'content[1].image'"));

@@ -158,7 +158,7 @@ Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat
   Options named = options;
   named.data = absolute(named.data);
   if (!validation_fraction(options)) named.validation = absolute(named.validation);
-  for (const char* key : {"data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
+  for (const char* key : {"objective", "data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
                           "text_split", "template", "train_on", "thinking"}) {
     const OptionSpec& spec = find_option(key, "data");
     std::string value = spec.get(named);

@@ -310,7 +310,7 @@ Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   }));
   if (options.files.empty()) user_error("data: found no file, expected at least one");
   if (dataset.samples() == 0)
-    user_error("{}: found no sample, as no reply scores better than another, expected at least one",
+    user_error("{}: found no sample, as no reply is better than another, expected at least one",
                names_of_files(options.files));
   return dataset;
 }

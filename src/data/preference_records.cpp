@@ -36,13 +36,17 @@ struct TokenFields {
 constexpr std::array<std::array<TokenFields, 2>, 2> kTokenPairs = {
     {{{{"chosen_input_ids", "chosen_labels", "chosen_attention_mask"},
        {"rejected_input_ids", "rejected_labels", "rejected_attention_mask"}}},
-     {{{"chosen_ids", "chosen_labels", "chosen_mask"}, {"rejected_ids", "rejected_labels", "rejected_mask"}}}}};
+     {{{"chosen_ids", "chosen_labels", "chosen_attention_mask"},
+       {"rejected_ids", "rejected_labels", "rejected_attention_mask"}}}}};
 constexpr std::array<TokenFields, 3> kTokenReplies = {
     {{"completion_input_ids", "completion_labels", "completion_attention_mask"},
-     {"completion_ids", "completion_labels", "completion_mask"},
+     {"completion_ids", "completion_labels", "completion_attention_mask"},
      {"input_ids", "labels", "attention_mask"}}};
 constexpr std::array<TokenFields, 2> kTokenPrompts = {
-    {{"prompt_input_ids", "", "prompt_attention_mask"}, {"prompt_ids", "", "prompt_mask"}}};
+    {{"prompt_input_ids", "", "prompt_attention_mask"}, {"prompt_ids", "", "prompt_attention_mask"}}};
+
+// Names what token ids were made of, which some programs leave beside them.
+constexpr std::array<std::string_view, 4> kTextsOfTokens = {"prompt", "chosen", "rejected", "completion"};
 
 // Refers to a field, or to an element of one.
 struct Reply {
@@ -107,12 +111,14 @@ bool has_text(const RecordFields& fields, const char* name) {
 }
 
 void find_prompt(const RecordFields& fields, Layout& layout) {
+  layout.asked = fields.options().prompt.has_value();
+  if (layout.asked) return;
   for (const char* name : {"prompt", "messages", "conversations"}) {
     const bool is_reply = !layout.replies.empty() && layout.replies[0].name == name;
     if (!is_reply && layout.prompt.empty() && is_list(fields, name)) layout.prompt = name, layout.listed = true;
   }
   if (layout.listed) return;
-  layout.asked = fields.options().prompt || fields.has("instruction");
+  layout.asked = fields.has("instruction");
   for (const char* name : {"prompt", "question", "input"})
     if (!layout.asked && layout.prompt.empty() && fields.has(name)) layout.prompt = name;
 }
@@ -129,6 +135,7 @@ void list_fields(const RecordFields& fields, Layout& layout) {
   if (layout.of == Layout::Of::Tokens)
     for (const TokenFields& prompt : kTokenPrompts)
       read.insert(read.end(), {std::string(prompt.ids), std::string(prompt.mask)});
+  if (layout.of == Layout::Of::Tokens) read.insert(read.end(), kTextsOfTokens.begin(), kTextsOfTokens.end());
   if (layout.of != Layout::Of::Turns) {
     if (!layout.prompt.empty()) read.push_back(layout.prompt);
     return;
@@ -248,7 +255,7 @@ void choose_by_scores(const RecordFields& fields, Layout& layout, Answers& out) 
     if (scores[best] > scores[worst]) choose(samples, 0, 1, 0, out);
   } else {
     uint64_t bytes = 0;
-    for (const Json& reply : list) bytes += reply.dump().size();
+    for (const Json& reply : list) bytes += reply.dump(-1, ' ', false, Json::error_handler_t::ignore).size();
     if (list.size() > kMostCompletions || bytes * list.size() > kMaxRecordBytes)
       fields.object().fail(fields.key("completions"),
                            fmt::format("at most {} replies of {} MiB together, times their number: each pair of them "
@@ -286,7 +293,7 @@ std::string raw_text(const RecordFields& fields, const Reply& reply) {
     user_error("{}, key '{}': found {}, expected a text, as the other replies are", fields.place(), place,
                shortened(value));
   const std::string& text = value.get_ref<const std::string&>();
-  if (begins_as_messages(text, true))
+  if (begins_as_messages(text, false) || text.starts_with("{'role':") || text.starts_with("{'from':"))
     user_error("{}, key '{}': found {}, expected a text, or messages written as JSON, which what Python prints is not",
                fields.place(), place, shortened(value));
   return text;
@@ -356,6 +363,8 @@ size_t put_prompt(const RecordFields& fields, const Layout& layout, std::vector<
   }
   if (!whole && !has_prompt) fields.missing("prompt");
   Conversation prompt = read_prompt(fields, layout, out, ignored);
+  if (!whole && !prompt.empty() && prompt.back().role == ChatRole::Assistant)
+    fields.object().fail(fields.key(layout.prompt), "a question at its end, not a reply");
   if (whole && has_prompt) {
     if (layout.asked && fields.options().prompt)
       fields.object().fail(fields.key(layout.replies[0].name),
@@ -416,7 +425,10 @@ std::vector<Conversation> read_conversations(const RecordFields& fields, const L
 }
 
 // Returns a prompt's token ids and those of the replies with their labels.
-std::vector<TokenSample> read_token_replies(const RecordFields& fields, const Layout& layout, Answers& out) {
+std::vector<TokenSample> read_token_replies(const RecordFields& fields, const Layout& layout, Answers& out,
+                                            std::vector<std::string>& ignored) {
+  for (const std::string_view name : kTextsOfTokens)
+    if (fields.has(std::string(name))) ignored.push_back(fields.key(std::string(name)));
   std::vector<int32_t> prompt;
   for (const TokenFields& names : kTokenPrompts)
     if (prompt.empty() && fields.has(std::string(names.ids)))
@@ -467,7 +479,7 @@ Answers read_answers(const RecordFields& fields, DataFormat format, std::vector<
   Answers out;
   choose(fields, layout, out);
   if (layout.of == Layout::Of::Tokens) {
-    out.replies = read_token_replies(fields, layout, out);
+    out.replies = read_token_replies(fields, layout, out, ignored);
   } else if (layout.of == Layout::Of::Texts) {
     if (layout.prompt.empty() && format == DataFormat::Labelled) fields.missing("prompt");
     if (layout.prompt.empty()) out.settled.push_back(Settled::CommonTokens);

@@ -158,6 +158,11 @@ std::vector<Sample> SampleMaker::encode(Answers& answers, std::span<const jinja:
   if (auto* texts = std::get_if<Answers::Texts>(&answers.replies)) replies = encode(*texts, made);
   if (auto* tokens = std::get_if<std::vector<TokenSample>>(&answers.replies)) replies = std::move(*tokens);
   for (Sample& reply : replies) finish(reply);
+  // Equal pairs are left out when they are packed, and counted there; what becomes two samples is left out here.
+  if (options_.shape.samples == Samples::Judged && replies.size() == 2 && replies[0].ids == replies[1].ids) {
+    made.settled.push_back(Settled::EqualReplies);
+    return {};
+  }
   return chosen_samples(replies, answers.choices);
 }
 

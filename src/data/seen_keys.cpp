@@ -88,6 +88,7 @@ void SeenKeys::say_of_answers(const std::string& path, const DataOptions& option
       "replies are whole conversations, and the prompt beside them is passed over",
       "conversations part before their last reply: every reply behind what they share carries loss",
       "all scores are equal: there is nothing to learn",
+      "both replies are equal: left out",
       "messages of the prompt say that they carry loss: in preferences only replies do",
       "a token holds the end of the prompt and the beginning of a reply: loss begins with it"};
   if (!options.note) return;

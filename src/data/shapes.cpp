@@ -97,6 +97,13 @@ bool is_conversation(const Json& value) {
   return value[0].contains("role") || value[0].contains("from");
 }
 
+bool is_message(const Json& value) {
+  const auto has = [&](const char* role, const char* content) {
+    return value.contains(role) && value.contains(content);
+  };
+  return value.is_object() && (has("role", "content") || has("from", "value"));
+}
+
 constexpr std::array<std::string_view, 2> kPromptAndCompletion = {"prompt", "completion"};
 
 // Refuses to teach messages as the text in which they are written.
@@ -474,7 +481,7 @@ void read_written_messages(Json& record, const ShapeOptions& options) {
     if (!text || !begins_as_messages(*text, or_message)) continue;
     try {
       Json value = parse_json(*text, key);
-      if (is_conversation(value) || (or_message && is_conversation(Json::array({value})))) *found = std::move(value);
+      if (is_conversation(value) || (or_message && is_message(value))) *found = std::move(value);
     } catch (const UserError&) {
       continue;  // a text, which is refused when it is read
     }

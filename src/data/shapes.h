@@ -88,10 +88,11 @@ enum class Settled {
   PassedPrompt,    // a prompt beside whole conversations
   PartEarly,       // conversations that part before their last reply
   EqualScores,     // no reply is better than another: there is no sample
+  EqualReplies,    // neither is a pair of equal replies, of which one would be good and one bad
   LossOfPrompt,    // messages of a prompt say that they carry loss
   MergedTokens     // a token holds the end of the prompt and the beginning of a reply
 };
-constexpr size_t kSettled = 8;
+constexpr size_t kSettled = 9;
 
 // Holds replies to a prompt, and which of them are better.
 struct Answers {
