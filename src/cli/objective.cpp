@@ -10,10 +10,10 @@
 namespace snug {
 namespace {
 
-// Names who has use for an option.
+// Says of which objectives an option is.
 struct OfObjective {
   const char* key;
-  std::string_view who;
+  std::string_view objectives;
   bool used;
 };
 
@@ -37,7 +37,7 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
     const OptionSpec& spec = find_option(of.key, "table");
     if (of.used || spec.get(options) == spec.get(Options())) continue;
     user_error("{}: found {}, expected nothing: it is of {}, and this is objective {}{}", of.key, spec.get(options),
-               of.who, options.objective,
+               of.objectives, options.objective,
                dpo ? fmt::format(", preference_loss {}", options.preference_loss) : std::string());
   }
 }

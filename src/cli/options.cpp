@@ -295,6 +295,31 @@ std::vector<OptionSpec> data_specs() {
   };
 }
 
+// Returns the options of what is learnt from replies that are judged.
+std::vector<OptionSpec> preference_specs() {
+  using O = Options;
+  return {
+      word_option("preference_loss", &O::preference_loss,
+                  {"sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "apo_down"},
+                  "the loss of dpo"),
+      open_number_option("beta", &O::beta, 1e6, "scale of log-ratios; of orpo, weight of the odds (0.1; simpo 2)"),
+      number_option("label_smoothing", &O::label_smoothing, 0, 0.4999,
+                    "cdpo, robust: share of pairs taken to be the wrong way round (0)"),
+      open_number_option(
+          "nll_weight", &O::nll_weight, 1e6,
+          "dpo, orpo, simpo: weight of the chosen replies' cross-entropy beside the pairs' loss (0; orpo "
+          "1)"),
+      number_option("simpo_gamma", &O::simpo_gamma, 0, 1e6, "simpo: margin between the rewards of a pair (0.5)"),
+      number_option("desirable_weight", &O::desirable_weight, 0, 1e6, "kto: weight of desirable replies (1)"),
+      number_option("undesirable_weight", &O::undesirable_weight, 0, 1e6, "kto: weight of undesirable ones (1)"),
+      text_option("reference", &O::reference,
+                  "dpo, kto: whose log-probabilities the model's are set against; auto: its own before the first step, "
+                  "without an adapter; adapter: with the adapter that is continued"),
+      text_option("reference_cache", &O::reference_cache,
+                  "directory in which they are kept, for any run that needs the same (the run's, reference)"),
+  };
+}
+
 // Returns the options of how it is trained.
 std::vector<OptionSpec> training_specs() {
   using O = Options;
@@ -332,25 +357,6 @@ std::vector<OptionSpec> training_specs() {
                   "moments are codes"),
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
-
-      word_option("preference_loss", &O::preference_loss,
-                  {"sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "apo_down"},
-                  "the loss of dpo"),
-      open_number_option("beta", &O::beta, 1e6, "scale of log-ratios; of orpo, weight of the odds (0.1; simpo 2)"),
-      number_option("label_smoothing", &O::label_smoothing, 0, 0.4999,
-                    "cdpo, robust: share of pairs taken to be the wrong way round (0)"),
-      open_number_option(
-          "nll_weight", &O::nll_weight, 1e6,
-          "dpo, orpo, simpo: weight of the chosen replies' cross-entropy beside the pairs' loss (0; orpo "
-          "1)"),
-      number_option("simpo_gamma", &O::simpo_gamma, 0, 1e6, "simpo: margin between the rewards of a pair (0.5)"),
-      number_option("desirable_weight", &O::desirable_weight, 0, 1e6, "kto: weight of desirable replies (1)"),
-      number_option("undesirable_weight", &O::undesirable_weight, 0, 1e6, "kto: weight of undesirable ones (1)"),
-      text_option("reference", &O::reference,
-                  "dpo, kto: whose log-probabilities the model's are set against; auto: its own before the first step, "
-                  "without an adapter; adapter: with the adapter that is continued"),
-      text_option("reference_cache", &O::reference_cache,
-                  "directory in which they are kept, for any run that needs the same (the run's, reference)"),
 
       open_number_option("learning_rate", &O::learning_rate, 1e3,
                          "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for other objectives than sft"),
@@ -478,6 +484,7 @@ void refuse_empty(OptionSpec& spec) {
 const std::vector<OptionSpec>& option_specs() {
   static const std::vector<OptionSpec> specs = [] {
     std::vector<OptionSpec> all = data_specs();
+    std::ranges::move(preference_specs(), std::back_inserter(all));
     std::ranges::move(training_specs(), std::back_inserter(all));
     std::ranges::move(machine_specs(), std::back_inserter(all));
     std::ranges::for_each(all, refuse_empty);

@@ -104,7 +104,8 @@ std::optional<SavedState> saved_by_others(const Options& options) {
 
 // Makes paths absolute, so that a run can be resumed in any directory.
 void name_absolutely(Options& options) {
-  std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace};
+  std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace,
+                                  &options.reference_cache};
   for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
     if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
   for (std::string& file : options.data) paths.push_back(&file);
@@ -297,6 +298,19 @@ Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<
   }
 }
 
+// Says what is about to run, and all that is noted of it.
+void say_plan(const Run& run, const BlockStream& data, const BlockStream* validation) {
+  const Options& options = run.options;
+  log_line(plan_text(run.planned, options, summarise(data)));
+  if (!run.machines.empty()) log_line(run.machines);
+  say_lines(run.corpus.notes);
+  if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
+  say_notes(run.planned.spec);
+  say_lines(learning_notes(data, run.planned.spec.model, options));
+  say_lines(options_without_effect(options, {.cut = run.planned.spec.cut}));
+  if (validation) say_lines(evaluation_notes(validation->report(), options, "validation"));
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -310,14 +324,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   }
   const int64_t steps = data.stream().steps();
   if (reports) {
-    log_line(plan_text(run.planned, options, summarise(data.stream())));
-    if (!run.machines.empty()) log_line(run.machines);
-    say_lines(run.corpus.notes);
-    if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
-    say_notes(run.planned.spec);
-    say_lines(learning_notes(data.stream(), run.planned.spec.model, options));
-    say_lines(options_without_effect(options, {.cut = cut}));
-    if (validation) say_lines(evaluation_notes(validation->stream().report(), options, "validation"));
+    say_plan(run, data.stream(), validation ? &validation->stream() : nullptr);
     std::filesystem::create_directories(options.out);
   }
   rehearse_saving(saving_plan(run.planned, options, steps), comm, log_line);

@@ -174,8 +174,8 @@ RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losse
   const Operand scores = losses_on_host(job, e, losses);
   const HostArrays arrays("weights",
                           std::array{ArrayField{DType::F32, losses.shape}, ArrayField{DType::F32, losses.shape}});
-  const std::vector<Operand> made = arrays.emit(e, HostTask{HostJob::WeighRows, pass}, {scores});
-  return {made[0], made[1]};
+  const std::vector<Operand> weighed = arrays.emit(e, HostTask{HostJob::WeighRows, pass}, {scores});
+  return {weighed[0], weighed[1]};
 }
 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
