@@ -57,7 +57,8 @@ const std::set<std::string> kNotOfData{
     "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed",
     "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma", "reference",
     // How the rate goes on and how long, which a resumed run may change.
-    "learning_rate", "schedule", "warmup_steps", "warmup_ratio", "min_learning_rate_ratio", "max_steps", "epochs",
+    "learning_rate", "schedule", "schedule_cycles", "schedule_power", "decay_ratio", "warmup_steps", "warmup_ratio",
+    "min_learning_rate_ratio", "max_steps", "epochs",
     // The cut, which it may change too.
     "micro_batch_size", "gradient_accumulation_steps", "ranks", "nodes",
     // Where bytes lie and when work happens; what is written and said.
