@@ -293,14 +293,23 @@ def write_family(folder, family, samples, seed):
 
 def write_schedules(path):
     """(f) factors of the learning rate at every step, the first used by step 1."""
-    makers = {
-        "constant": lambda o, warmup, total: transformers.get_constant_schedule_with_warmup(o, warmup),
-        "linear": transformers.get_linear_schedule_with_warmup,
-        "cosine": transformers.get_cosine_schedule_with_warmup,
-    }
+    t = transformers
+    makers = [
+        ("constant", {}, lambda o, warmup, total: t.get_constant_schedule_with_warmup(o, warmup)),
+        ("linear", {}, t.get_linear_schedule_with_warmup),
+        ("cosine", {}, t.get_cosine_schedule_with_warmup),
+        ("cosine", {"min_ratio": 0.2}, lambda o, w, n: t.get_cosine_with_min_lr_schedule_with_warmup(o, w, n, min_lr_rate=0.2)),
+        ("cosine_with_restarts", {"cycles": 3}, lambda o, w, n: t.get_cosine_with_hard_restarts_schedule_with_warmup(o, w, n, 3)),
+        ("polynomial", {"power": 2.0, "min_ratio": 0.1}, lambda o, w, n: t.get_polynomial_decay_schedule_with_warmup(o, w, n, 0.1, 2.0)),
+        ("inverse_sqrt", {}, lambda o, w, n: t.get_inverse_sqrt_schedule(o, w)),
+        ("warmup_stable_decay", {"decay_steps": 4, "min_ratio": 0.1},
+         lambda o, w, n: t.get_wsd_schedule(o, w, 4, num_training_steps=n, min_lr_ratio=0.1)),
+    ]  # fmt: skip
     cases = []
-    for name, make in makers.items():
+    for name, given, make in makers:
         for warmup, total in [(0, 1), (0, 7), (1, 10), (2, 10), (5, 40), (10, 10), (12, 10)]:
+            if given and (warmup >= total or warmup + given.get("decay_steps", 0) > total):
+                continue  # a run ends within its warm-up
             optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
             schedule = make(optimizer, warmup, total)
             factors = []
@@ -308,7 +317,7 @@ def write_schedules(path):
                 factors.append(schedule.get_last_lr()[0])
                 optimizer.step()
                 schedule.step()
-            cases.append({"schedule": name, "warmup_steps": warmup, "steps": total, "factors": factors})
+            cases.append({"schedule": name, **given, "warmup_steps": warmup, "steps": total, "factors": factors})
     write_json(path, cases)
 
 

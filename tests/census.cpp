@@ -46,6 +46,8 @@ std::vector<Kind> kinds() {
     all.push_back({"qwen2", false, DType::BF16, special});
   for (const char* family : {"granite", "gemma3", "gemma2", "olmo2", "hunyuan", "cohere2", "ministral3"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
+  for (const char* objective : {"dpo", "kto"})
+    for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, objective});
   return all;
 }
 
@@ -67,6 +69,7 @@ JobSpec job_of(const Kind& kind) {
   if (special == "bf16_sums") n.accumulator = DType::BF16;
   if (special == "every_step") n.reduce_once_per_step = true;
   if (special == "unclipped") n.max_grad_norm = 0;
+  if (special == "dpo" || special == "kto") spec.objective.kind = objective_from_name(special);
   if (special == "dropout")
     for (LayerParams& block : spec.table.layers)
       for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) linear->lora.dropout = 0.25;

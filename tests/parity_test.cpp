@@ -204,10 +204,12 @@ TEST(ParityFp8, LossAndAllGradientsAreThoseOfCodesTimesCodes) { expect_fp8_produ
 TEST(ParitySchedule, LearningRatesAreThoseOfTransformers) {
   for (const auto& entry : read_json(models() / "schedules.json")) {
     const std::string word = entry["schedule"];
-    const ScheduleKind kind = word == "constant" ? ScheduleKind::Constant
-                              : word == "linear" ? ScheduleKind::Linear
-                                                 : ScheduleKind::Cosine;
-    const Schedule schedule{kind, 1.0, entry["warmup_steps"], entry["steps"], 0};
+    Schedule schedule{schedule_from_name(word), 1.0, entry["warmup_steps"], entry["steps"]};
+    EXPECT_EQ(name(schedule.kind), word);
+    schedule.min_ratio = entry.value("min_ratio", 0.0);
+    schedule.cycles = entry.value("cycles", 1);
+    schedule.power = entry.value("power", 1.0);
+    schedule.decay_steps = entry.value("decay_steps", 1);
     for (size_t i = 0; i < entry["factors"].size(); i++)
       EXPECT_NEAR(schedule.at(static_cast<int64_t>(i) + 1), entry["factors"][i].get<double>(), 1e-12)
           << word << " step " << i + 1;

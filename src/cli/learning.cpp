@@ -28,13 +28,15 @@ double learning_rate(const Options& options) {
 
 Schedule make_schedule(const Options& options, int64_t steps) {
   Schedule schedule;
-  schedule.kind = options.schedule == "constant" ? ScheduleKind::Constant
-                  : options.schedule == "linear" ? ScheduleKind::Linear
-                                                 : ScheduleKind::Cosine;
+  schedule.kind = schedule_from_name(options.schedule);
   schedule.peak = learning_rate(options);
   schedule.total_steps = steps;
   schedule.min_ratio = options.min_learning_rate_ratio;
   schedule.warmup_steps = std::min(wanted_warmup(options, steps), steps - 1);
+  schedule.cycles = options.schedule_cycles;
+  schedule.power = options.schedule_power;
+  const auto decay = static_cast<int64_t>(std::ceil(options.decay_ratio * static_cast<double>(steps)));
+  schedule.decay_steps = std::clamp(decay, int64_t{1}, steps - schedule.warmup_steps);
   return schedule;
 }
 

@@ -38,6 +38,13 @@ void add_of_training(const Options& options, const Cut& cut, Reasons& reasons) {
   if (options.validation.empty()) reasons.emplace_back("eval_every", "without --validation nothing is evaluated");
   if (options.schedule == "constant")
     reasons.emplace_back("min_learning_rate_ratio", "the rate of --schedule constant does not fall");
+  if (options.schedule == "inverse_sqrt")
+    reasons.emplace_back("min_learning_rate_ratio", "the rate of --schedule inverse_sqrt has no floor");
+  if (options.schedule != "cosine_with_restarts")
+    reasons.emplace_back("schedule_cycles", "it is of --schedule cosine_with_restarts");
+  if (options.schedule != "polynomial") reasons.emplace_back("schedule_power", "it is of --schedule polynomial");
+  if (options.schedule != "warmup_stable_decay")
+    reasons.emplace_back("decay_ratio", "it is of --schedule warmup_stable_decay");
   if (options.warmup_steps) reasons.emplace_back("warmup_ratio", "--warmup-steps is given, and wins");
   if (options.max_grad_norm == 0 && options.speculative_updates)
     reasons.emplace_back("speculative_updates", "with --max-grad-norm 0 nothing is clipped");
