@@ -1,0 +1,3 @@
+snug_test(image_test ROOMS image)
+snug_test(image_resize_test ROOMS image)
+snug_test(image_processor_test ROOMS image)
