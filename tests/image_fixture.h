@@ -36,6 +36,6 @@ inline uint64_t checksum(std::span<const std::byte> bytes) {
 
 inline uint64_t checksum(const Image& image) { return checksum(std::as_bytes(std::span(image.rgb))); }
 
-inline Image stored_image(const std::string& name) { return decode_image(image_path(name)).image; }
+inline Image stored_image(const std::string& name) { return decode_image(image_path(name), name).image; }
 
 }  // namespace snug

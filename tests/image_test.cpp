@@ -18,7 +18,7 @@ std::span<const std::byte> bytes_of(const std::string& text) { return std::as_by
 TEST(Image, HeadersSayTheSizeAsPillowDoes) {
   for (const auto& expected : stored_json("image/expected.json")) {
     const std::string name = expected["file"];
-    const ImageHeader header = read_image_header(image_path(name));
+    const ImageHeader header = read_image_header(image_path(name), name);
     EXPECT_EQ(header.width, expected["width"]) << name;
     EXPECT_EQ(header.height, expected["height"]) << name;
     EXPECT_EQ(header.shown_width(), expected["shown"][0]) << name;
@@ -37,17 +37,18 @@ TEST(Image, PixelsArePillows) {
     EXPECT_EQ(decoded.image.height, expected["shown"][1]) << name;
     EXPECT_EQ(checksum(decoded.image), expected["pixels"]) << name;
     EXPECT_EQ(decoded.warning.empty(), name != "junk.jpg") << name << ": " << decoded.warning;
-    formats[static_cast<size_t>(read_image_header(image_path(name)).format)]++;
+    formats[static_cast<size_t>(read_image_header(image_path(name), name).format)]++;
   }
   EXPECT_TRUE(std::all_of(std::begin(formats), std::end(formats), [](size_t count) { return count >= 9; }));
 }
 
 TEST(Image, AWarningSaysWhatWasPassedOver) {
-  EXPECT_EQ(decode_image(image_path("junk.jpg")).warning, "Corrupt JPEG data: 3 extraneous bytes before marker 0xdb");
+  EXPECT_EQ(decode_image(image_path("junk.jpg"), "junk.jpg").warning,
+            "Corrupt JPEG data: 3 extraneous bytes before marker 0xdb");
 }
 
 TEST(Image, ChannelsAreThoseOfTheFile) {
-  const auto channels = [](const std::string& name) { return read_image_header(image_path(name)).channels; };
+  const auto channels = [](const std::string& name) { return read_image_header(image_path(name), name).channels; };
   EXPECT_EQ(channels("grey.jpg"), 1);
   EXPECT_EQ(channels("420.jpg"), 3);
   EXPECT_EQ(channels("cmyk.jpg"), 4);
@@ -121,7 +122,7 @@ TEST(Image, WhatIsNoImageIsNamed) {
     EXPECT_TRUE(fails_with<UserError>([&] { decode_image(bytes_of(text), name); }, bad.error)) << name;
     // File itself knows the pointer.
     const std::string_view of_file = name == "bad_lfs" ? "is a Git LFS pointer" : bad.error;
-    EXPECT_TRUE(fails_with<UserError>([&] { decode_image(image_path(name)); }, of_file)) << name;
+    EXPECT_TRUE(fails_with<UserError>([&] { decode_image(image_path(name), name); }, of_file)) << name;
   }
   for (const auto& entry : std::filesystem::directory_iterator(image_path(""))) {
     const std::string name = entry.path().filename();
@@ -171,15 +172,17 @@ TEST(Image, HeadersAreFoundBehindMetadata) {
   const TempDirectory directory;
   const auto path = directory.path() / "behind.jpg";
   std::ofstream(path, std::ios::binary) << text;
-  const ImageHeader header = read_image_header(path);
+  const ImageHeader header = read_image_header(path, "behind");
   EXPECT_EQ(header.width, 24);
   EXPECT_EQ(header.height, 17);
   EXPECT_EQ(header.orientation, 6);
-  EXPECT_EQ(checksum(decode_image(path).image), checksum(stored_image("exif6.jpg")));
+  EXPECT_EQ(checksum(decode_image(path, "behind").image), checksum(stored_image("exif6.jpg")));
 }
 
 TEST(Image, AMissingFileIsNamed) {
-  EXPECT_TRUE(fails_with<UserError>([] { read_image_header(image_path("nowhere.png")); }, "nowhere.png"));
+  EXPECT_TRUE(
+      fails_with<UserError>([] { read_image_header(image_path("no.png"), "d.jsonl, line 3"); }, "d.jsonl, line 3: "));
+  EXPECT_TRUE(fails_with<UserError>([] { decode_image(image_path("no.png"), "d.jsonl, line 3"); }, "no.png: cannot"));
 }
 
 }  // namespace

@@ -35,11 +35,16 @@ DecodedImage decode_image(std::span<const std::byte> bytes, std::string_view sou
   return {.image = upright(std::move(image), header.orientation), .warning = std::move(warning)};
 }
 
-DecodedImage decode_image(const std::filesystem::path& path, int64_t max_pixels) {
+DecodedImage decode_image(const std::filesystem::path& path, std::string_view source, int64_t max_pixels) {
+  const File file = open_image(path, source);
+  ImageBytes ranges(file, source);
   // A file that is no image, or a bomb, is refused by its header, before the rest is read.
-  read_image_header(path, max_pixels);
-  const std::string text = read_text(path, kMostFileBytes);
-  return decode_image(std::as_bytes(std::span(text)), path.string(), max_pixels);
+  read_image_header(ranges, max_pixels);
+  if (file.size() > kMostFileBytes)
+    user_error("{}: found {} bytes, expected at most {} in an image", source, file.size(), kMostFileBytes);
+  std::vector<std::byte> bytes(file.size());
+  file.read(0, bytes);
+  return decode_image(bytes, source, max_pixels);
 }
 
 }  // namespace snug

@@ -28,7 +28,8 @@ struct DecodedImage {
 // image in messages.
 DecodedImage decode_image(std::span<const std::byte> bytes, std::string_view source,
                           int64_t max_pixels = kMostImagePixels);
-DecodedImage decode_image(const std::filesystem::path& path, int64_t max_pixels = kMostImagePixels);
+DecodedImage decode_image(const std::filesystem::path& path, std::string_view source,
+                          int64_t max_pixels = kMostImagePixels);
 
 // The decoders of each format, each for a file of which the header has been read: they fill `image`, of the stored
 // size, and return what was amiss.

@@ -91,9 +91,18 @@ ImageHeader read_image_header(ImageBytes& bytes, int64_t max_pixels) {
   return header;
 }
 
-ImageHeader read_image_header(const std::filesystem::path& path, int64_t max_pixels) {
-  const File file = File::open_read(path, IoMode::Buffered);
-  ImageBytes bytes(file, path.string());
+File open_image(const std::filesystem::path& path, std::string_view source) {
+  try {
+    return File::open_read(path, IoMode::Buffered);
+  } catch (const UserError& error) {
+    if (source == path.string()) throw;
+    user_error("{}: {}", source, error.what());
+  }
+}
+
+ImageHeader read_image_header(const std::filesystem::path& path, std::string_view source, int64_t max_pixels) {
+  const File file = open_image(path, source);
+  ImageBytes bytes(file, source);
   return read_image_header(bytes, max_pixels);
 }
 

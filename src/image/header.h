@@ -30,7 +30,11 @@ struct ImageHeader {
 // file (which is named), an animation, a frame that is not read (12 bits, lossless JPEG), damaged or cut headers, and
 // more than `max_pixels` pixels.
 ImageHeader read_image_header(ImageBytes& bytes, int64_t max_pixels = kMostImagePixels);
-ImageHeader read_image_header(const std::filesystem::path& path, int64_t max_pixels = kMostImagePixels);
+ImageHeader read_image_header(const std::filesystem::path& path, std::string_view source,
+                              int64_t max_pixels = kMostImagePixels);
+
+// Opens a file. Throws UserError that begins with `source`.
+File open_image(const std::filesystem::path& path, std::string_view source);
 
 // The readers of each format, for bytes that begin as its files do.
 ImageHeader read_jpeg_header(ImageBytes& bytes);
