@@ -133,6 +133,8 @@ TEST(ImageProcessor, ConfigurationsAreChecked) {
   EXPECT_TRUE(config_fails("gemma3", {{"size", {{"width", 113}}}}, "expected multiples of a patch of 14"));
   EXPECT_TRUE(config_fails("minicpm", {{"version", 2.6}}, "expected 2.5"));
   EXPECT_TRUE(config_fails("minicpm", {{"slice_mode", false}}, "were trained with slices"));
+  EXPECT_TRUE(config_fails("minicpm", {{"use_image_id", true}}, "do not number images"));
+  EXPECT_TRUE(config_fails("minicpm", {{"std", {1, 1, 1}}}, "the numbers of norm_std"));
   EXPECT_TRUE(config_fails("minicpm", {{"min_pixels", 3}}, "no such key"));
   // A key without a value is as good as none.
   Json config = stored_json("image_processor/qwen2_vl.json");

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "image/data_url.h"
 #include "image_fixture.h"
 #include "temp_directory.h"
 
@@ -177,6 +178,24 @@ TEST(Image, HeadersAreFoundBehindMetadata) {
   EXPECT_EQ(header.height, 17);
   EXPECT_EQ(header.orientation, 6);
   EXPECT_EQ(checksum(decode_image(path, "behind").image), checksum(stored_image("exif6.jpg")));
+}
+
+// The examples of RFC 4648, and what is refused.
+TEST(Image, DataUrlsHoldBytes) {
+  const auto bytes = [](const std::string& base64) { return bytes_of_data_url("data:;base64," + base64, "x"); };
+  EXPECT_EQ(bytes(""), "");
+  EXPECT_EQ(bytes("Zg=="), "f");
+  EXPECT_EQ(bytes("Zm8="), "fo");
+  EXPECT_EQ(bytes("Zm9v"), "foo");
+  EXPECT_EQ(bytes("Zm9v\r\nYmE=\n"), "fooba");
+  EXPECT_EQ(bytes("//8A"), std::string("\xff\xff\0", 3));
+  EXPECT_EQ(bytes_of_data_url("data:image/png;base64,Zm9vYmFy", "x"), "foobar");
+  for (const char* cut : {"Z", "Zg", "Zg=", "Zm8", "Zm9vY", "Zg===", "===="})
+    EXPECT_TRUE(fails_with<UserError>([&] { bytes(cut); }, "x: the base64 has")) << cut;
+  EXPECT_TRUE(fails_with<UserError>([&] { bytes("Zm9-"); }, "x: found byte 0x2d at place 3 of the base64"));
+  EXPECT_TRUE(fails_with<UserError>([&] { bytes("Zg==Zg=="); }, "x: found byte 0x5a at place 4"));
+  for (const char* other : {"data:image/png,abc", "data:image/png;base64", "http://a/b;base64,Zg=="})
+    EXPECT_TRUE(fails_with<UserError>([&] { bytes_of_data_url(other, "x"); }, "expected a data URL such as")) << other;
 }
 
 TEST(Image, AMissingFileIsNamed) {

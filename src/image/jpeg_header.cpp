@@ -10,18 +10,10 @@ namespace snug {
 
 namespace {
 
-enum Marker : uint8_t {
-  kTem = 0x01,
-  kStartOfFrame = 0xc0,  // 0xc0 to 0xcf, but for three
-  kHuffmanTables = 0xc4,
-  kExtension = 0xc8,
-  kArithmeticConditions = 0xcc,
-  kRestart0 = 0xd0,  // 0xd0 to 0xd7
-  kStartOfImage = 0xd8,
-  kEndOfImage = 0xd9,
-  kStartOfScan = 0xda,
-  kApp1 = 0xe1,
-};
+// Markers, behind a byte 0xff. Frames are 0xc0 to 0xcf but for three.
+constexpr uint8_t kTem = 0x01, kStartOfFrame = 0xc0, kHuffmanTables = 0xc4, kExtension = 0xc8,
+                  kArithmeticConditions = 0xcc, kRestart0 = 0xd0, kStartOfImage = 0xd8, kEndOfImage = 0xd9,
+                  kStartOfScan = 0xda, kApp1 = 0xe1;
 
 bool is_frame(uint8_t marker) {
   return (marker & 0xf0) == kStartOfFrame && marker != kHuffmanTables && marker != kExtension &&

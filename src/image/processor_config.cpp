@@ -28,29 +28,23 @@ const std::map<std::string, Family, std::less<>> kFamilies = {
 using Keys = std::set<std::string, std::less<>>;
 
 // Keys that say nothing of pixels: names of Python classes, and how texts name an image, which the tokenizer knows.
-const Keys kPassed = {"image_processor_type",
-                      "processor_class",
-                      "auto_map",
-                      "feature_extractor_type",
-                      "use_fast",
-                      "default_to_square",
-                      "im_start",
-                      "im_end",
-                      "slice_start",
-                      "slice_end",
-                      "unk",
-                      "im_id_start",
-                      "im_id_end",
-                      "use_image_id",
-                      "device",
-                      "return_tensors",
-                      "disable_grouping"};
+const Keys kPassed = {"image_processor_type", "processor_class", "auto_map", "feature_extractor_type", "use_fast",
+                      "default_to_square", "device", "return_tensors", "disable_grouping",
+                      // MiniCPM's, as published and as its class writes them again
+                      "im_start", "im_end", "slice_start", "slice_end", "unk", "im_id_start", "im_id_end",
+                      "im_start_token", "im_end_token", "slice_start_token", "slice_end_token", "unk_token"};
 const Keys kCommon = {"do_resize", "do_rescale",     "do_normalize", "do_convert_rgb", "do_center_crop", "do_pad",
                       "resample",  "rescale_factor", "image_mean",   "image_std",      "size",           "data_format"};
 const Keys kQwen2Vl = {"min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size"};
-const Keys kGemma3 = {"image_seq_length", "do_pan_and_scan"};
-const Keys kMiniCpm = {"max_slice_nums", "scale_resolution", "patch_size", "image_feature_size",
-                       "slice_mode",     "norm_mean",        "norm_std",   "version"};
+// The numbers of pan_and_scan matter with do_pan_and_scan alone.
+const Keys kGemma3 = {"image_seq_length", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
+                      "pan_and_scan_min_ratio_to_activate"};
+const Keys kMiniCpm = {"max_slice_nums", "scale_resolution",
+                       "patch_size",     "image_feature_size",
+                       "slice_mode",     "use_image_id",
+                       "norm_mean",      "norm_std",
+                       "mean",           "std",
+                       "version"};
 
 // Throws UserError for a key with a value that is in none of the sets. Null is as good as no key, as in transformers.
 void refuse_unknown(const JsonObject& config, const Keys& keys) {
@@ -154,8 +148,13 @@ ImageProcessor read_minicpm(const JsonObject& config, int64_t view_tokens) {
     config.fail("version", "2.5: others number patches and write texts in other ways");
   require(config, "slice_mode", true, "models of version 2.5 were trained with slices");
   agreed_tokens(config, "image_feature_size", view_tokens);
+  require(config, "use_image_id", false, "models of version 2.5 do not number images");
   processor.mean = three(config, "norm_mean", processor.mean, 0.0);
   processor.deviation = three(config, "norm_std", processor.deviation, 1e-6);
+  // What the class writes, but does not read again.
+  if (three(config, "mean", processor.mean, 0.0) != processor.mean) config.fail("mean", "the numbers of norm_mean");
+  if (three(config, "std", processor.deviation, 0.0) != processor.deviation)
+    config.fail("std", "the numbers of norm_std");
   processor.patch = config.integer("patch_size", 1, 64, processor.patch);
   processor.sizing = OverviewAndSlices{.resolution = config.integer("scale_resolution", 14, 1344, 448),
                                        .max_slices = config.integer("max_slice_nums", 1, 64, 9)};

@@ -1,13 +1,29 @@
-// An image file: anything but a UserError, or headers that agree with the pixels, is a fault.
+// An image file, or its base64: anything but a UserError, or headers that agree with the pixels, is a fault.
 #include <cstdint>
 #include <cstdlib>
 #include <span>
+#include <string>
 
 #include "base/error.h"
+#include "image/data_url.h"
 #include "image/decode.h"
+
+namespace {
+
+// The same bytes as the base64 of a data URL.
+void read_data_url(std::string_view text) {
+  try {
+    const std::string bytes = snug::bytes_of_data_url("data:;base64," + std::string(text), "x");
+    if (bytes.size() > text.size() / 4 * 3 + 2) std::abort();
+  } catch (const snug::UserError&) {
+  }
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kMostPixels = 1 << 18;
+  read_data_url({reinterpret_cast<const char*>(data), size});
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   try {
     snug::ImageBytes ranges(bytes, "x");
