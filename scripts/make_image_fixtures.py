@@ -182,6 +182,9 @@ def jpegs():
     files["411"] = with_sampling(saved(square, "JPEG", subsampling=2), 0x41)
     adobe = find_segment(files["cmyk"], {0xEE})
     files["ycck"] = patched(files["cmyk"], adobe + 4 + 11, 2)
+    files["cmyk_without_adobe"] = files["cmyk"][:adobe] + files["cmyk"][adobe + 16 :]
+    # Of several pictures, as phones store them, the first counts.
+    files["pictures"] = saved(photo, "MPO", save_all=True, append_images=[small])
     plain = saved(small, "JPEG")
     for orientation in range(1, 9):
         files[f"exif{orientation}"] = saved(small, "JPEG", exif=b"Exif\0\0" + exif(orientation))

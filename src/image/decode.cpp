@@ -1,5 +1,8 @@
 #include "image/decode.h"
 
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "image/orientation.h"

@@ -4,6 +4,7 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "base/error.h"
@@ -19,7 +20,9 @@ class PngReader {
   explicit PngReader(std::span<const std::byte> bytes) : bytes_(bytes) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, take_failure, take_warning);
     if (png_) info_ = png_create_info_struct(png_);
-    check(info_, "libpng gives no room to read with");
+    if (info_) return;
+    png_destroy_read_struct(&png_, nullptr, nullptr);
+    throw std::bad_alloc();
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngReader(const PngReader&) = delete;

@@ -1,6 +1,6 @@
 // JPEG: ITU-T T.81, annex B; EXIF and XMP in APP1 segments.
-#include <optional>
-#include <string>
+#include <span>
+#include <string_view>
 
 #include "base/error.h"
 #include "image/header.h"

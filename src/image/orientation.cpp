@@ -1,6 +1,7 @@
 #include "image/orientation.h"
 
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 
