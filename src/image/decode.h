@@ -2,7 +2,8 @@
 // grey of 16 bits, of which the high byte is taken (Pillow clips at 255, which leaves white).
 //
 // Alpha is dropped, grey and palettes are expanded, of 16 bits the high byte counts, CMYK is taken as Adobe's inverted.
-// Colour profiles are not applied.
+// Colour profiles are not applied. Refused, though Pillow reads them: animations, of which it takes the first frame,
+// PNG files without their end or with a wrong checksum, and JPEG files of more than a hundred scans.
 #pragma once
 
 #include <cstddef>
