@@ -15,6 +15,7 @@ packages=(
   g++ cmake ninja-build ccache git ca-certificates python3 python3-pip
   libfmt-dev nlohmann-json3-dev libcli11-dev libyaml-cpp-dev libutf8proc-dev libpcre2-dev libxxhash-dev
   libdnnl-dev ocl-icd-opencl-dev # oneDNN's CMake package of Debian asks for OpenCL
+  libjpeg-dev libpng-dev libwebp-dev
   liburing-dev zlib1g-dev libzstd-dev libsnappy-dev
   libopenmpi-dev openmpi-bin
   libgtest-dev libgmock-dev libbenchmark-dev iproute2
