@@ -62,6 +62,9 @@ ADAPTERS = {
     "tied_together": ("tied", {"target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"],
                                "ensure_weight_tying": True}, None),
     "biases": ("tied", {"target_modules": ["q_proj", "o_proj"], "bias": "all"}, None),
+    "dora": ("own_head", {"use_dora": True}, None),
+    "dora_uneven": ("tied", UNEVEN | {"use_dora": True, "use_rslora": True,
+                                      "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"]}, None),
 }  # fmt: skip
 
 # Adapters that begin with parts of the base, by the base and what init_lora_weights is.
@@ -75,9 +78,11 @@ BEGUN = {
 # and how much faster LoRA+ trains halves B.
 RUNS = {
     **{name: (name, None, 1) for name in ("plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear",
-                                          "tied_saved_embedding", "tied_saved_head", "tied_together")},
+                                          "tied_saved_embedding", "tied_saved_head", "tied_together", "dora",
+                                          "dora_uneven")},
     "plain_plus": ("plain", None, 16),
     "uneven_plus": ("uneven", None, 4),
+    "dora_plus": ("dora", None, 16),
     "full_last": ("own_head", ["layers.1.", "model.norm", "lm_head"], 1),
     "full_embedding": ("own_head", ["embed_tokens"], 1),
     "full_tied_embedding": ("tied", ["embed_tokens"], 1),
@@ -166,7 +171,8 @@ def train(root, run, samples):
     groups = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault((ratio if "lora_B" in name else 1, DECAY if parameter.dim() > 1 else 0), []).append(parameter)
+            faster = "lora_B" in name or "lora_magnitude_vector" in name
+            groups.setdefault((ratio if faster else 1, DECAY if parameter.dim() > 1 else 0), []).append(parameter)
     optimizer = torch.optim.AdamW([{"params": parameters, "lr": RATE * factor, "weight_decay": decay}
                                    for (factor, decay), parameters in groups.items()])  # fmt: skip
     if ratio > 1:  # peft's own choice of what has another rate
@@ -190,6 +196,22 @@ def train(root, run, samples):
     return result
 
 
+def differentiate(root, name, samples):
+    """Logits of the first sample, and the gradient of the mean loss over all of them by every trained parameter."""
+    model = PeftModel.from_pretrained(base_of(root / ADAPTERS[name][0], None), root / name, is_trainable=True).eval()
+    tokens = sum(len(ids) - 1 for ids in samples)
+    result = {}
+    for i, ids in enumerate(samples):
+        logits = model(input_ids=torch.tensor([ids])).logits[0]
+        if i == 0:
+            result["logits"] = logits.detach().clone()
+        (F.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="sum") / tokens).backward()
+    for parameter, value in model.named_parameters():
+        if value.requires_grad:
+            result["grad." + parameter.replace(".default", "").replace("vector.weight", "vector")] = value.grad
+    return result
+
+
 def main():
     root = fresh(pathlib.Path(sys.argv[1]))
     samples = make_samples()
@@ -210,6 +232,8 @@ def main():
         tensors = load_file(path)
         save_file({rename(key): value for key, value in tensors.items()}, path, metadata={"format": "pt"})
         expected[name] = expected["plain"]
+    for name in ("dora", "dora_uneven"):
+        save_file(differentiate(root, name, samples), root / f"{name}_reference.safetensors", metadata={"format": "pt"})
     (root / "trained.json").write_text(json.dumps({run: train(root, run, samples) for run in RUNS | BEGUN}, indent=2) + "\n")
     (root / "expected.json").write_text(json.dumps(expected, indent=2) + "\n")
 

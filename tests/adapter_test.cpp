@@ -193,7 +193,9 @@ TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {
       .rename("lora_B.weight", "lora_B.y.weight")
       .refused("found the adapters 'x', 'y'");
   Changed("plain").rename("v_proj.lora_A.weight", "v_proj.lora_embedding_A").refused("the adapter of an embedding");
-  Changed("plain").rename("v_proj.lora_A.weight", "v_proj.lora_magnitude_vector").refused("DoRA's norms");
+  Changed("plain").set("use_dora", true).refused("lora_magnitude_vector' is missing");
+  Changed("dora").set("use_dora", false).refused("key 'use_dora', to say so");
+  Changed("dora").rename("lora_magnitude_vector", "lora_magnitude_vector.x.y").refused("no tensor of a LoRA adapter");
   Changed("named")
       .rename("layers.0.self_attn.v_proj.lora_A.default", "layers.0.self_attn.q_proj.lora_A")
       .refused("which means the same");

@@ -47,12 +47,14 @@ const std::vector<std::string> kAlphas{"gate_proj=11", "layers\\.[0-9]+\\.self_a
 std::map<std::string, Options> runs() {
   std::map<std::string, Options> all;
   for (const char* name : {"plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear",
-                           "tied_saved_embedding", "tied_saved_head", "tied_together"})
+                           "tied_saved_embedding", "tied_saved_head", "tied_together", "dora", "dora_uneven"})
     all[name] = options_from(name);
   all["plain_plus"] = options_from("plain");
   all["plain_plus"].lora_plus_ratio = 16;
   all["uneven_plus"] = options_from("uneven");
   all["uneven_plus"].lora_plus_ratio = 4;
+  all["dora_plus"] = options_from("dora");
+  all["dora_plus"].lora_plus_ratio = 16;
   for (const char* name : {"pissa", "olora", "pissa_uneven"}) {
     Options& begun = all[name] = options_on(name == std::string("olora") ? "tied" : "own_head");
     begun.lora_init = std::string(name).substr(0, 5);

@@ -31,13 +31,22 @@ struct TinyCase {
   int64_t passes;
   BaseFormat base = BaseFormat::Plain;
   bool fp8_products = false;
+  std::optional<double> dora{};  // the dropout of fresh adapters whose norms are trained
 
   JobSpec job() const {
-    JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+    JobSpec spec =
+        dora ? dora_job() : tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;
     if (fp8_products) spec.cut.sequence_length = 48;  // a multiple of kFp8Multiple
     return spec;
+  }
+  // Adapts some linears, not all of a product, in ranks of their own.
+  JobSpec dora_job() const {
+    PeftConfig adapter{.rank = 4, .alpha = 8, .dropout = dora.value(), .dora = true};
+    adapter.target_modules = {"down_proj", "o_proj", "q_proj", "up_proj", "v_proj"};
+    if (family == "qwen2") adapter.rank_pattern.emplace_back(pattern_of_ends("v_proj", "test"), 2);
+    return tiny_adapter_job(family, adapter, compute);
   }
 };
 

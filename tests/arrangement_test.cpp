@@ -249,7 +249,11 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"olmo3", true, DType::BF16, 2}, TinyCase{"hunyuan", false, DType::BF16, 1},
                     TinyCase{"hunyuan", true, DType::F32, 2}, TinyCase{"cohere", true, DType::BF16, 2, BaseFormat::Nf4},
                     TinyCase{"cohere2", false, DType::F32, 2}, TinyCase{"exaone4", true, DType::F32, 1},
-                    TinyCase{"ministral3", false, DType::BF16, 2}));
+                    TinyCase{"ministral3", false, DType::BF16, 2},
+                    TinyCase{"qwen2", true, DType::BF16, 2, BaseFormat::Plain, false, 0.0},
+                    TinyCase{"llama", true, DType::F32, 2, BaseFormat::Nf4, false, 0.25},
+                    TinyCase{"granite", true, DType::BF16, 1, BaseFormat::Int8, false, 0.0},
+                    TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true, 0.0}));
 
 }  // namespace
 }  // namespace snug

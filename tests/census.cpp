@@ -46,16 +46,21 @@ std::vector<Kind> kinds() {
     all.push_back({"qwen2", false, DType::BF16, special});
   for (const char* family : {"granite", "gemma3", "gemma2", "olmo2", "hunyuan", "cohere2", "ministral3"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
+  for (const char* family : {"llama", "qwen2", "granite"})
+    for (const char* special : {"dora", "dora_int8", "dora_dropout"})
+      all.push_back({family, true, DType::BF16, special});
   for (const char* objective : {"dpo", "kto"})
     for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, objective});
   return all;
 }
 
 JobSpec job_of(const Kind& kind) {
-  JobSpec spec =
-      tiny_job(kind.family, kind.lora ? std::optional<std::string>("adapter_init") : std::nullopt, kind.compute);
-  Numerics& n = spec.numerics;
   const std::string& special = kind.special;
+  TinyCase tiny{kind.family, kind.lora, kind.compute, 1};
+  if (special.starts_with("dora")) tiny.dora = special == "dora_dropout" ? 0.25 : 0;
+  if (special == "dora_int8") tiny.base = BaseFormat::Int8;
+  JobSpec spec = tiny.job();
+  Numerics& n = spec.numerics;
   if (special == "int8") n.base_format = BaseFormat::Int8;
   if (special == "nf4") n.base_format = BaseFormat::Nf4;
   if (special == "fp8") n.base_format = BaseFormat::Fp8;

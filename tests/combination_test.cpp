@@ -33,9 +33,10 @@ enum Factor : uint8_t {
   Passes,
   Accumulator,
   EveryStep,
+  Norms,  // of rows, which are trained
   kFactors
 };
-constexpr std::array<int, kFactors> kLevels{5, 2, 3, 4, 4, 3, 3, 3, 4, 2, 2, 2, 3, 2, 2, 3, 2, 2, 2, 2, 2};
+constexpr std::array<int, kFactors> kLevels{5, 2, 3, 4, 4, 3, 3, 3, 4, 2, 2, 2, 3, 2, 2, 3, 2, 2, 2, 2, 2, 2};
 using Row = std::array<int, kFactors>;
 
 enum BaseLevel : uint8_t { Full, Plain, Int8, Nf4, Fp8 };
@@ -44,13 +45,14 @@ enum BaseLevel : uint8_t { Full, Plain, Int8, Nf4, Fp8 };
 bool possible(const Row& r) {
   return !(r[Base] == Nf4 && r[Family] == 1) &&  // its linears are no multiples of 64
          !(r[StateWord] == static_cast<int>(StateFormat::Bit8) && r[Compute] == 0) &&
-         !(r[Base] == Full && r[Dropped] == 1) && !(r[RankCount] == 0 && r[Replicas] == 1);
+         !(r[Base] == Full && (r[Dropped] == 1 || r[Norms] == 1)) && !(r[RankCount] == 0 && r[Replicas] == 1);
 }
 
 JobSpec job_of(const Row& r) {
   const DType compute = r[Compute] ? DType::BF16 : DType::F32;
-  JobSpec spec = tiny_job(r[Family] ? "qwen2" : "llama",
-                          r[Base] == Full ? std::nullopt : std::optional<std::string>("adapter_init"), compute);
+  TinyCase tiny{r[Family] ? "qwen2" : "llama", r[Base] != Full, compute, 1};
+  if (r[Norms]) tiny.dora = 0;
+  JobSpec spec = tiny.job();
   Numerics& n = spec.numerics;
   constexpr std::array kFormats{BaseFormat::Plain, BaseFormat::Plain, BaseFormat::Int8, BaseFormat::Nf4,
                                 BaseFormat::Fp8};
@@ -178,7 +180,7 @@ class Covering {
 const Outcome& expected_of(const Row& r) {
   static std::map<Row, Outcome> known;
   Row numerics{};
-  for (const Factor f : {Base, Family, RankCount, StateWord, Dropped, Compute, Passes, Accumulator, EveryStep})
+  for (const Factor f : {Base, Family, RankCount, StateWord, Dropped, Compute, Passes, Accumulator, EveryStep, Norms})
     numerics[f] = r[f];
   if (job_of(r).numerics.max_grad_norm == 0) numerics[EarlyUpdates] = r[EarlyUpdates];
   const auto [found, missing] = known.try_emplace(numerics);

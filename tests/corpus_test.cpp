@@ -52,7 +52,7 @@ const std::map<std::string, std::string> kOtherData{
 const std::set<std::string> kNotOfData{
     // What is trained and in which arithmetic: fields of the job (plan/lowering/fingerprint.h).
     "model", "family", "init", "adapter", "checkpoint", "method", "lora_rank", "lora_alpha", "lora_targets",
-    "lora_rslora", "lora_dropout", "lora_rank_pattern", "lora_alpha_pattern", "lora_layers", "lora_init",
+    "lora_rslora", "lora_dora", "lora_dropout", "lora_rank_pattern", "lora_alpha_pattern", "lora_layers", "lora_init",
     "lora_plus_ratio", "modules_to_save", "ensure_weight_tying", "train_modules", "freeze", "base_format", "compute",
     "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed",
     "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma",

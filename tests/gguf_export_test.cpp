@@ -455,6 +455,7 @@ TEST(GgufAdapter, RefusesWhatIsMoreThanItsLinears) {
   EXPECT_TRUE(refused("saved", "own_head", "has no form in a GGUF adapter, which holds those of the layers' linears"));
   EXPECT_TRUE(refused("tokens", "own_head", "rows of the vocabulary have no form in a GGUF adapter"));
   EXPECT_TRUE(refused("biases", "tied", "has no form in a GGUF adapter"));
+  EXPECT_TRUE(refused("dora", "own_head", "has no form in a GGUF adapter"));
 }
 
 }  // namespace

@@ -149,6 +149,26 @@ TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
   expect_near(dx, ref::complex_step(cx.data, loss), "dx");
 }
 
+// The factors of columns are m / g, and g is a constant.
+TEST(Grad, ScaleColumns) {
+  const AdaptedParts parts{{2, 9}, {7, 13}};
+  Array z = random({70, 13}, 1), m = random({9}, 2, 0.5, 2), g = random({9}, 3, 0.5, 2), dy = random({70, 13}, 4);
+  Array factors = zeros({2, 9}), dz = zeros({70, 13}), dm = zeros({9});
+  for (size_t i = 0; i < 9; i++) factors[i] = m[i] / g[i], factors[9 + i] = 1 / g[i];
+  run(ScaleColumnsBackward{parts}, {&dy, &z, &factors, &dz, &dm});
+
+  auto cz = matrix(z), cm = matrix(m);
+  const auto loss = [&] {
+    auto y = cz.data;
+    for (size_t i = 0; i < y.size(); i++)
+      if (const int64_t at = ref::factor_of(parts, static_cast<int64_t>(i % 13)); at >= 0)
+        y[i] *= cm.data[static_cast<size_t>(at)] / static_cast<double>(g[static_cast<size_t>(at)]);
+    return contract(y, dy);
+  };
+  expect_near(dz, ref::complex_step(cz.data, loss), "dz");
+  expect_near(dm, ref::complex_step(cm.data, loss), "dm");
+}
+
 TEST(Grad, SwiGlu) {
   Array gate_up = random({7, 26}, 1, -6, 6), dh = random({7, 13}, 2), dgate_up = zeros({7, 26});
   for (const Activation activation : kAllActivations) {

@@ -8,6 +8,7 @@
 
 #include "op_case.h"
 #include "op_cases_attention.h"
+#include "op_cases_dora.h"
 #include "op_cases_norm.h"
 #include "op_cases_products.h"
 #include "op_cases_quantize.h"
@@ -434,6 +435,7 @@ inline OpCases op_cases() {
   add_other_attention(cases);
   add_rope(cases);
   add_norm(cases);
+  add_dora(cases);
   add_layer_norms(cases);
   add_pointwise(cases);
   add_conversions(cases);

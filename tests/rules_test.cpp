@@ -60,6 +60,13 @@ std::vector<RulesCase> cases() {
   all.push_back({"begun", "llama", {.adapter = begun, .init = LoraInit::Pissa}, BaseFormat::Int8});
   begun.rank_pattern = {{pattern_of_ends("v_proj", "test"), 3}};
   all.push_back({"begun unevenly", "qwen2_tied", {.adapter = begun, .init = LoraInit::Olora}});
+  PeftConfig norms = adapter({"q_proj", "v_proj", "o_proj", "up_proj", "down_proj"});
+  norms.dora = true;
+  norms.rank_pattern = {{pattern_of_ends("v_proj", "test"), 3}};
+  norms.modules_to_save = {"lm_head"};
+  all.push_back({"norms of rows", "llama", {.adapter = norms, .lora_plus_ratio = 4}});
+  norms.dropout = 0.25;
+  all.push_back({"norms over codes", "qwen2_tied", {.adapter = norms}, BaseFormat::Int8});
   all.push_back({"linears", "qwen2_tied", {.train = {"k_proj", "layers.0.mlp.gate_proj"}}});
   all.push_back({"over codes", "llama", {.train = {"q_proj", "layers.1"}}, BaseFormat::Int8});
   all.push_back({"head", "llama", {.train = {"lm_head"}}});

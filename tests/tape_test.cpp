@@ -26,6 +26,7 @@ class TestPlacement : public Placement {
   bool fp8_products() const override { return false; }
   Fp8Factor fp8_weight(ParamId, int, bool) override { return {}; }
   Operand stored(ParamId param) override { return weight(param, 1); }
+  Operand constant(ParamId param) override { return weight(param, 1); }
   Operand gradient(ParamId first, int count) override { return view(gradients, first, count); }
   bool keeps(int, ActivationClass kind) override { return kind == ActivationClass::Tiny || keeps_(kind); }
 
@@ -66,7 +67,7 @@ class Params {
       made.out += rows;
     }
     for (const int64_t rows : bias ? parts : std::vector<int64_t>{}) {
-      const ParamId id = add(site + ".bias", {rows});
+      const ParamId id = add(site + ".bias", {rows}, rank == 0);
       if (made.bias == kNoParam) made.bias = id;
     }
     if (rank == 0) return made;
@@ -80,18 +81,34 @@ class Params {
     for (size_t i = 0; i < parts.size(); i++) made.lora.parts[i].b = add(site + ".b", {parts[i], rank});
     return made;
   }
+  // Has the norms of the rows trained; the first part's alone where `all` is false.
+  void train_norms(Linear& linear, double dropout, bool all = true) {
+    Lora& lora = linear.lora;
+    lora.dropout = dropout;
+    for (size_t i = 1; !all && i < lora.parts.size(); i++)
+      for (const ParamId id : {lora.a_of(i), lora.parts[i].b}) table.params[static_cast<size_t>(id)].trainable = false;
+    if (!all) lora.parts.resize(1);
+    for (const auto& [first, name] :
+         {std::pair(&lora.change, ".change"), std::pair(&lora.initial_magnitude, ".initial"),
+          std::pair(&lora.row_norms, ".row_norms")})
+      for (const LoraPart& part : lora.parts) {
+        const ParamId id = add(linear.site + name, {part.row_end - part.row_begin}, first == &lora.change);
+        if (*first == kNoParam) *first = id;
+      }
+  }
 };
 
 // A layer's forward and backward as one program, run on numbers.
 class Tape {
  public:
-  Tape(const ParamTable& table, const Layer& layer, std::function<bool(ActivationClass)> keeps, bool x_trained = true)
+  Tape(const ParamTable& table, const Layer& layer, std::function<bool(ActivationClass)> keeps, bool x_trained = true,
+       std::optional<uint64_t> dropout_seed = std::nullopt)
       : program_(add()), emitter_(set_, program_, facts_), placement_(set_, table, std::move(keeps)) {
     x_ = emitter_.tensor("x", DType::F32, {kTokens, kWidth});
     documents = read(emitter_.tensor("documents", DType::I32, {2}));
     positions = read(emitter_.tensor("positions", DType::I32, {kTokens}));
     rope_table = read(emitter_.tensor("rope", DType::F32, {kTokens, 4}));
-    Builder b(emitter_, placement_, table, DType::F32, kTokens);
+    Builder b(emitter_, placement_, table, DType::F32, kTokens, dropout_seed);
     b.enter(0, "layer");
     class Input : public Node {
      public:
@@ -117,6 +134,10 @@ class Tape {
     if (x_trained) dx_ = b.gradient(x);
   }
 
+  std::vector<double> result(const std::vector<double>& weights, const std::vector<double>& x) {
+    run(weights, x, forward_ops_);
+    return values(y_);
+  }
   // The sum of y times fixed numbers, whose gradient for y those are.
   double loss(const std::vector<double>& weights, const std::vector<double>& x) {
     run(weights, x, forward_ops_);
@@ -185,12 +206,25 @@ class Tape {
       if (set_.buffers[operand.buffer].role != Role::Scratch)
         operands.push_back({operand.dtype, operand.shape, values(operand)});
     std::visit([&](const auto& attrs) { ref::Reference(operands, runtime)(attrs); }, op.attrs);
+    if (std::holds_alternative<AdaptedNorms>(op.attrs)) keep_norms(op, operands);
     for (size_t o = 0; o < operands.size(); o++)
       if (op.operands[o].access != Access::Read)
         for (int64_t i = 0; i < op.operands[o].shape.count(); i++)
           bytes(op.operands[o])[place(op.operands[o], i)] = operands[o][i];
   }
 
+  // No gradient goes through the norms of adapted rows: those of the first run stay.
+  void keep_norms(const Op& op, std::vector<ref::Tensor>& operands) {
+    const auto [inverses, first] = inverses_.try_emplace(&op);
+    ref::Tensor& factors = operands[6];
+    for (int64_t i = 0; i < factors.cols(); i++) {
+      if (first) inverses->second.push_back(factors(1, i));
+      factors(1, i) = inverses->second[static_cast<size_t>(i)];
+      factors(0, i) = (operands[4][i] + operands[5][i]) * factors(1, i);
+    }
+  }
+
+  std::map<const Op*, std::vector<double>> inverses_;
   FlatFacts facts_;
   ProgramSet set_;
   ProgramId program_;
@@ -212,9 +246,21 @@ std::vector<double> numbers(size_t count, uint64_t seed) {
   return all;
 }
 
-void expect_gradients(const ParamTable& table, const Layer& layer) {
-  std::vector<double> weights = numbers(static_cast<size_t>(table.count(false)), 1), x = numbers(kTokens * kWidth, 2);
-  Tape kept(table, layer, all_kept), again(table, layer, none_kept);
+// Returns numbers for all parameters; norms are as large as those of rows.
+std::vector<double> weights_of(const ParamTable& table) {
+  std::vector<double> weights = numbers(static_cast<size_t>(table.count(false)), 1);
+  size_t at = 0;
+  for (const ParamSpec& param : table.params) {
+    const bool norms = param.name.ends_with(kInitial) || param.name.ends_with(kRowNorms);
+    for (int64_t i = 0; i < param.shape.count(); i++, at++) weights[at] += norms ? 3 : 0;
+  }
+  return weights;
+}
+
+void expect_gradients(const ParamTable& table, const Layer& layer,
+                      std::optional<uint64_t> dropout_seed = std::nullopt) {
+  std::vector<double> weights = weights_of(table), x = numbers(kTokens * kWidth, 2);
+  Tape kept(table, layer, all_kept, true, dropout_seed), again(table, layer, none_kept, true, dropout_seed);
   const std::vector<double> got = kept.gradients(weights, x);
   size_t at = 0;
   const auto compare = [&](double& number, const std::string& name) {
@@ -247,10 +293,10 @@ LayerSpec decoder_spec() {
   return spec;
 }
 
-LayerParams decoder(Params& p, int64_t rank) {
+LayerParams decoder(Params& p, int64_t rank, bool frozen_bias = false) {
   LayerParams block;
   block.attention_norm = p.norm("attention_norm");
-  block.qkv = p.linear("qkv", kWidth, {8, 4, 4}, rank == 0, rank);
+  block.qkv = p.linear("qkv", kWidth, {8, 4, 4}, rank == 0 || frozen_bias, rank);
   block.o = p.linear("o", 8, {kWidth}, false, rank);
   block.mlp_norm = p.norm("mlp_norm");
   block.gate_up = p.linear("gate_up", kWidth, {5, 5}, false, rank);
@@ -277,6 +323,79 @@ TEST(Tape, AnAdaptersBackwardIsTheGradientOfItsForward) {
   Params p;
   const LayerParams block = decoder(p, 2);
   expect_gradients(p.table, layer_of(block));
+}
+
+// Norms of rows are trained beside the adapter's halves: of all parts or of some, with and without dropout, which falls
+// on what comes into the weight as well.
+TEST(Tape, ANormsBackwardIsTheGradientOfItsForward) {
+  for (const double dropout : {0.0, 0.25})
+    for (const bool all : {true, false})
+      for (const double factor : {1.0, 0.3}) {
+        Params p;
+        LayerParams block = decoder(p, 2, true);
+        for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) p.train_norms(*linear, dropout, all);
+        expect_gradients(p.table, layer_of(block, [&](LayerSpec& spec) { spec.residual_multiplier = factor; }),
+                         dropout > 0 ? std::optional<uint64_t>(9) : std::nullopt);
+      }
+}
+
+// As PEFT writes it: x W^T + bias + (m / g - 1) x' W^T + m / g scale x' A^T B^T, with x' for x where some of it is
+// dropped.
+TEST(Tape, NormsAreTrainedAsPeftDoes) {
+  for (const double dropout : {0.0, 0.25}) {
+    Params p;
+    constexpr int64_t kRows = 5, kRank = 2;
+    Linear linear = p.linear("linear", kWidth, {kWidth - kRows, kRows}, true, kRank);
+    p.train_norms(linear, dropout);
+    const Layer layer = [&](Builder& b, Value x) { return b.linear(x, linear, ActivationClass::LayerBoundary, x); };
+    const std::vector<double> weights = weights_of(p.table), x = numbers(kTokens * kWidth, 2);
+    std::vector<double> dropped = x;
+    const Random stream(9, RandomPurpose::Dropout, static_cast<uint32_t>(linear.lora.a));
+    for (size_t i = 0; i < x.size(); i++)
+      if (dropout > 0) dropped[i] *= stream.uniform(at_step(0, i)) >= 0.25f ? 1 / 0.75 : 0;
+    // Element `i` of a parameter, and a row's product with one of them.
+    const auto number = [&](ParamId id, int64_t i) {
+      for (ParamId before = 0; before < id; before++) i += p.table[before].shape.count();
+      return weights[static_cast<size_t>(i)];
+    };
+    const auto times = [&](const std::vector<double>& of, int64_t t, ParamId id, int64_t row) {
+      double sum = 0;
+      for (int64_t i = 0; i < kWidth; i++)
+        sum += of[static_cast<size_t>(t * kWidth + i)] * number(id, row * kWidth + i);
+      return sum;
+    };
+    const std::vector<double> got =
+        Tape(p.table, layer, all_kept, true, dropout > 0 ? std::optional<uint64_t>(9) : std::nullopt)
+            .result(weights, x);
+    for (int64_t t = 0; t < kTokens; t++)
+      for (ParamId part = 0; part < 2; part++) {
+        const LoraPart& of = linear.lora.parts[static_cast<size_t>(part)];
+        const auto scale = static_cast<double>(of.scale);
+        for (int64_t row = 0; row < of.row_end - of.row_begin; row++) {
+          // The test's norm of W's row is a number of its own.
+          const double norm = number(linear.lora.row_norms + part, row);
+          double square = norm * norm, through = 0;
+          for (int64_t i = 0; i < kRank; i++) {
+            const double left = number(of.b, row * kRank + i);
+            through += left * times(dropped, t, linear.lora.a_of(static_cast<size_t>(part)), i);
+            for (int64_t k = 0; k < kWidth; k++) {
+              const double a = number(linear.lora.a_of(static_cast<size_t>(part)), i * kWidth + k);
+              square += 2 * scale * left * a * number(linear.weight + part, row * kWidth + k);
+              for (int64_t j = 0; j < kRank; j++)
+                square += scale * scale * left * a * number(of.b, row * kRank + j) *
+                          number(linear.lora.a_of(static_cast<size_t>(part)), j * kWidth + k);
+            }
+          }
+          const double m = number(linear.lora.initial_magnitude + part, row) + number(linear.lora.change + part, row),
+                       factor = m / std::sqrt(square);
+          const auto at = static_cast<size_t>(t * kWidth + of.row_begin + row);
+          const double expected = times(x, t, linear.weight + part, row) + number(linear.bias + part, row) +
+                                  (factor - 1) * times(dropped, t, linear.weight + part, row) +
+                                  factor * scale * through + x[at];
+          EXPECT_NEAR(got[at], expected, 1e-9 * (1 + std::abs(expected))) << dropout << ", " << at;
+        }
+      }
+  }
 }
 
 TEST(Tape, ABranchsFactorIsInItsGradients) {

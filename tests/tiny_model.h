@@ -147,6 +147,19 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
   return spec;
 }
 
+// Returns a job of fresh adapters of a tiny model: A drawn, B zero.
+inline JobSpec tiny_adapter_job(const std::string& family, const PeftConfig& adapter, DType compute) {
+  JobSpec spec = tiny_job(family, std::nullopt, compute);
+  spec.numerics.weight_decay = Numerics().weight_decay;
+  spec.rules.adapter = adapter;
+  spec.table = lora_parameters(spec.model, adapter, true);
+  const std::filesystem::path model = models() / family;
+  store_as_files_do(spec.table, model);
+  spec.sources = find_sources(spec.table, {model, false, 1, std::nullopt});
+  spec.strategy = plain_strategy(spec.table);
+  return spec;
+}
+
 struct StepResult {
   double loss = 0, norm = 0;
   bool operator==(const StepResult&) const = default;

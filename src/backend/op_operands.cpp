@@ -80,6 +80,65 @@ LayerNormBackwardOperands layer_norm_backward_operands(const LayerNormBackward& 
   return of;
 }
 
+AdaptedNormsOperands adapted_norms_operands(Operands& operands) {
+  AdaptedNormsOperands of{};
+  of.wa = operands.take("wa", {DType::F32});
+  const int64_t n = of.wa.rows(), rank = of.wa.cols();
+  of.aa = operands.matrix("aa", {DType::F32}, rank, rank);
+  of.b = operands.matrix("b", kActivation, n, rank);
+  of.norms = operands.vector("norms", {DType::F32}, n).as<float>();
+  of.initial = operands.vector("initial", {DType::F32}, n).as<float>();
+  of.change = operands.vector("change", kActivation, n);
+  of.factors = operands.matrix("factors", {DType::F32}, 2, n);
+  operands.done();
+  return of;
+}
+
+namespace {
+
+TensorView factors_of(Operands& operands, const AdaptedParts& parts, int64_t cols) {
+  int64_t done = 0;
+  for (size_t i = 0; i < parts.begin.size(); i++) {
+    if (parts.end[i] <= parts.begin[i]) continue;
+    operands.expect(done <= parts.begin[i] && parts.end[i] <= cols, "a part has columns {} to {}, expected {} to {}",
+                    parts.begin[i], parts.end[i], done, cols);
+    done = parts.end[i];
+  }
+  return operands.matrix("factors", {DType::F32}, 2, parts.columns());
+}
+
+}  // namespace
+
+ScaleColumnsOperands scale_columns_operands(const ScaleColumns& scale, Operands& operands) {
+  ScaleColumnsOperands of{};
+  of.z = operands.take("z", kActivation);
+  of.factors = factors_of(operands, scale.parts, of.z.cols());
+  if (scale.addend) of.c = same_size(operands, "c", of.z);
+  if (scale.bias) of.bias = operands.vector("bias", {of.z.dtype}, of.z.cols());
+  of.y = same_size(operands, "y", of.z);
+  operands.done();
+  return of;
+}
+
+ScaleColumnsBackwardOperands scale_columns_backward_operands(const ScaleColumnsBackward& scale, Operands& operands) {
+  ScaleColumnsBackwardOperands of{};
+  of.dy = operands.take("dy", kActivation);
+  of.z = same_size(operands, "z", of.dy);
+  of.factors = factors_of(operands, scale.parts, of.dy.cols());
+  of.dz = same_size(operands, "dz", of.dy);
+  of.dm = operands.vector("dm", kActivation, scale.parts.columns());
+  operands.done();
+  return of;
+}
+
+SetRowNormsOperands set_row_norms_operands(Operands& operands) {
+  SetRowNormsOperands of{};
+  of.x = operands.take("x", {DType::F32});
+  of.magnitudes = operands.vector("magnitudes", {DType::F32}, of.x.rows()).as<float>();
+  operands.done();
+  return of;
+}
+
 ActivateBackwardOperands activate_backward_operands(Operands& operands) {
   ActivateBackwardOperands of;
   of.dh = operands.take("dh", kActivation);

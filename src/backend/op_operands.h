@@ -40,6 +40,31 @@ struct LayerNormBackwardOperands {
 };
 LayerNormBackwardOperands layer_norm_backward_operands(const LayerNormBackward& norm, Operands& operands);
 
+// ---- Weight-decomposed adapters -------------------------------------------------------------------------------------
+
+struct AdaptedNormsOperands {
+  TensorView wa, aa, b;
+  const float *norms, *initial;
+  TensorView change, factors;
+};
+AdaptedNormsOperands adapted_norms_operands(Operands& operands);
+
+struct ScaleColumnsOperands {
+  TensorView z, factors, c, bias, y;  // c and bias are empty unless asked for
+};
+ScaleColumnsOperands scale_columns_operands(const ScaleColumns& scale, Operands& operands);
+
+struct ScaleColumnsBackwardOperands {
+  TensorView dy, z, factors, dz, dm;
+};
+ScaleColumnsBackwardOperands scale_columns_backward_operands(const ScaleColumnsBackward& scale, Operands& operands);
+
+struct SetRowNormsOperands {
+  TensorView x;
+  const float* magnitudes;
+};
+SetRowNormsOperands set_row_norms_operands(Operands& operands);
+
 // ---- Element by element ---------------------------------------------------------------------------------------------
 
 struct ActivateBackwardOperands {

@@ -329,6 +329,8 @@ std::vector<OptionSpec> training_specs() {
       number_option("lora_alpha", &O::lora_alpha, 1e-6, 1e6, "their scale times rank (32)"),
       targets_option(),
       bool_option("lora_rslora", &O::lora_rslora, "scale by alpha / sqrt(rank) instead of alpha / rank (false)"),
+      bool_option("lora_dora", &O::lora_dora,
+                  "DoRA: train norms of the adapted weights' rows beside their directions (false)"),
       number_option("lora_dropout", &O::lora_dropout, 0, 0.99, "share of an adapter's input that is dropped (0)"),
       list_option("lora_rank_pattern", &O::lora_rank_pattern,
                   "ranks by linear, NAME=RANK: ends of names or expressions, the first that fits counts"),

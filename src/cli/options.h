@@ -47,6 +47,7 @@ struct Options {
   double lora_alpha = 32;
   std::vector<std::string> lora_targets{"all"};
   bool lora_rslora = false;
+  bool lora_dora = false;
   std::vector<std::string> lora_rank_pattern, lora_alpha_pattern;  // "NAME=NUMBER"; the first that fits counts
   std::vector<std::string> lora_layers;                            // "0", "4-7"; empty: all
   double lora_plus_ratio = 1;

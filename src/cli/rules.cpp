@@ -23,10 +23,10 @@ constexpr int64_t kMostRank = 1 << 16;
 constexpr double kMostAlpha = 1e6;
 
 // Names the options of what a method trains.
-constexpr std::array<const char*, 12> kLoraKeys{"lora_init",           "lora_rank",       "lora_alpha",
-                                                "lora_rslora",         "lora_dropout",    "lora_targets",
-                                                "lora_rank_pattern",   "lora_layers",     "modules_to_save",
-                                                "ensure_weight_tying", "lora_plus_ratio", "lora_alpha_pattern"};
+constexpr std::array<const char*, 13> kLoraKeys{
+    "lora_dora",           "lora_init",       "lora_rank",         "lora_alpha",  "lora_rslora",
+    "lora_dropout",        "lora_targets",    "lora_rank_pattern", "lora_layers", "modules_to_save",
+    "ensure_weight_tying", "lora_plus_ratio", "lora_alpha_pattern"};
 constexpr std::array<const char*, 2> kFullKeys{"train_modules", "freeze"};
 
 // Reads "NAME=NUMBER" entries of an option.
@@ -187,6 +187,7 @@ PeftConfig adapter_of(const Options& options) {
   config.rank = options.lora_rank;
   config.alpha = options.lora_alpha;
   config.rslora = options.lora_rslora;
+  config.dora = options.lora_dora;
   config.dropout = options.lora_dropout;
   config.target_modules = options.lora_targets;
   if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names(model);
@@ -206,6 +207,7 @@ void take_adapter(Options& options, const PeftConfig& adapter) {
   options.lora_rank = adapter.rank;
   options.lora_alpha = adapter.alpha;
   options.lora_rslora = adapter.rslora;
+  options.lora_dora = adapter.dora;
   options.lora_dropout = adapter.dropout;
   options.lora_targets = adapter.target_modules;
   options.lora_rank_pattern = written_patterns(adapter.rank_pattern);
@@ -236,6 +238,11 @@ ParamRules rules_of(const Options& options) {
   if (options.lora_init != "default" && !options.adapter.empty())
     user_error("lora_init: found {}, expected nothing: --adapter {} says what the adapter begins with",
                options.lora_init, options.adapter);
+  if (options.lora_init != "default" && options.lora_dora)
+    user_error(
+        "lora_dora: found lora_init {} beside it, expected default: halves that are taken off the base leave its "
+        "rows no norms of their own to train; without lora_dora, or with lora_init default, it runs",
+        options.lora_init);
   const LoraInit init = options.lora_init == "pissa"   ? LoraInit::Pissa
                         : options.lora_init == "olora" ? LoraInit::Olora
                                                        : LoraInit::Default;
@@ -341,8 +348,9 @@ std::string method_words(const JobSpec& spec) {
   for (const LayerParams& layer : spec.table.layers)
     for (const Linear* linear : layer.linears())
       for (const LoraPart& part : linear->lora.parts) ranks.insert(part.rank);
-  std::string words = ranks.size() == 1 ? fmt::format("lora, rank {}", *ranks.begin())
-                                        : fmt::format("lora, ranks {} to {}", *ranks.begin(), *ranks.rbegin());
+  const std::string_view kind = spec.rules.adapter->dora ? "dora" : "lora";
+  std::string words = ranks.size() == 1 ? fmt::format("{}, rank {}", kind, *ranks.begin())
+                                        : fmt::format("{}, ranks {} to {}", kind, *ranks.begin(), *ranks.rbegin());
   if (!spec.rules.adapter->modules_to_save.empty())
     words += fmt::format(", {} whole", fmt::join(spec.rules.adapter->modules_to_save, ", "));
   return words;

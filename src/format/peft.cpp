@@ -31,14 +31,13 @@ constexpr auto kHarmlessKeys = std::to_array<std::string_view>(
 
 // These keys are read below.
 constexpr auto kReadKeys = std::to_array<std::string_view>(
-    {"peft_type", "r", "lora_alpha", "use_rslora", "bias", "target_modules", "exclude_modules", "layers_to_transform",
-     "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save", "trainable_token_indices",
-     "ensure_weight_tying"});
+    {"peft_type", "r", "lora_alpha", "use_rslora", "use_dora", "bias", "target_modules", "exclude_modules",
+     "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save",
+     "trainable_token_indices", "ensure_weight_tying"});
 
 // These keys ask for what is not computed, with what it would be.
 constexpr auto kRefusedKeys = std::to_array<std::pair<std::string_view, std::string_view>>(
-    {{"use_dora", "DoRA scales every row of the adapted weight by a norm of its own"},
-     {"use_qalora", "QALoRA pools what comes in"},
+    {{"use_qalora", "QALoRA pools what comes in"},
      {"use_bdlora", "its halves are block-diagonal"},
      {"lora_bias", "its second half has a bias"},
      {"target_parameters", "it adapts parameters that are no linears, such as those of experts"},
@@ -276,6 +275,7 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
   config.alpha = read_alpha(object, "lora_alpha");
   config.dropout = object.number("lora_dropout", 0, 1, 0.0);
   config.rslora = object.boolean("use_rslora", false);
+  config.dora = object.boolean("use_dora", false);
   PeftModules targets = parse_modules(object, "target_modules", source);
   config.target_modules = std::move(targets.names);
   config.target_expression = std::move(targets.expression);
@@ -331,6 +331,7 @@ std::string write_peft_config(const PeftConfig& config) {
   object["lora_alpha"] = number_json(config.alpha);
   object["lora_dropout"] = config.dropout;
   object["use_rslora"] = config.rslora;
+  if (config.dora) object["use_dora"] = true;
   object["target_modules"] = config.target_modules;
   if (config.layers_to_transform) object["layers_to_transform"] = *config.layers_to_transform;
   if (!config.rank_pattern.empty()) object["rank_pattern"] = patterns_json(config.rank_pattern);

@@ -3,7 +3,9 @@
 // An adapted linear y = W x gains s B (A x), with A [r, in], B [out, r] and s = lora_alpha / r, or lora_alpha / sqrt(r)
 // with use_rslora. For the linear "model.layers.0.self_attn.q_proj" the file holds
 //   base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight  and  ...lora_B.weight
-// Parameters of the model that were trained as a whole, and rows of its embedding or head, may lie beside them.
+// and with use_dora (Liu et al., arXiv:2402.09353) the norms that the rows of W + s B A are given,
+// ...lora_magnitude_vector. Parameters of the model that were trained as a whole, and rows of its embedding or head,
+// may lie beside them.
 #pragma once
 
 #include <fmt/format.h>
@@ -41,6 +43,7 @@ struct PeftConfig {
   double alpha = 0;                              // lora_alpha
   double dropout = 0;                            // lora_dropout
   bool rslora = false;                           // use_rslora
+  bool dora = false;                             // use_dora: norms of the adapted rows are trained beside the halves
   std::vector<std::string> target_modules = {};  // "q_proj", or the end of a longer path; sorted
 
   // Adapters trained by snug have names instead of these two, and neither a pattern of layers, nor biases, nor rows of

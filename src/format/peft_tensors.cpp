@@ -56,6 +56,14 @@ PeftTensor parse_half(std::string_view half, const std::string& module, const Pa
           std::string(tail.size() == 2 ? tail[0] : "")};
 }
 
+// Reads norms of rows, whose name PEFT's layers of them end with ".weight", and its files do not.
+PeftTensor parse_magnitude(const std::string& module, Parts tail) {
+  if (!tail.empty() && tail.back() == "weight") tail.pop_back();
+  if (tail.size() > 1) return {};
+  return {PeftTensorKind::Magnitude, fmt::format("{}{}{}", kPeftPrefix, module, kMagnitude),
+          std::string(tail.empty() ? "" : tail[0])};
+}
+
 PeftTensor parse_tokens(const std::string& module, const Parts& tail) {
   if (tail.empty() || tail.size() > 2 || tail[0] != "trainable_tokens_delta") return {};
   return {PeftTensorKind::Tokens, module + ".weight", std::string(tail.size() == 2 ? tail[1] : "")};
@@ -80,6 +88,7 @@ PeftTensor parse_peft_tensor(std::string_view name) {
   for (auto part = parts.begin(); part != parts.end(); ++part) {
     const std::string module = join(parts.begin(), part);
     const Parts tail(part + 1, parts.end());
+    if (*part == kMagnitude.substr(1)) return parse_magnitude(module, tail);
     if (part->starts_with("lora_")) return parse_half(*part, module, tail);
     if (*part == "modules_to_save") return parse_saved(module, tail);
     if (*part == "original_module" || *part == "base_layer") return parse_base(module, tail);
@@ -93,7 +102,6 @@ PeftTensor parse_peft_tensor(std::string_view name) {
 
 std::string_view meaning_of_other(std::string_view name) {
   if (name.find("lora_embedding_") != std::string_view::npos) return "the adapter of an embedding";
-  if (name.find("lora_magnitude_vector") != std::string_view::npos) return "DoRA's norms";
   if (name.find("lora_B") != std::string_view::npos && name.ends_with("bias")) return "the bias of an adapter";
   return "no tensor of a LoRA adapter";
 }

@@ -18,9 +18,10 @@ constexpr std::string_view kPeftPrefix = "base_model.model.";
 enum class PeftTensorKind {
   LoraA,
   LoraB,
-  Whole,   // a parameter of the model, trained as a whole or saved beside the adapter
-  Base,    // a parameter of the model as PEFT found it
-  Tokens,  // rows of an embedding or head, in the order of trainable_token_indices
+  Magnitude,  // norms of an adapted weight's rows
+  Whole,      // a parameter of the model, trained as a whole or saved beside the adapter
+  Base,       // a parameter of the model as PEFT found it
+  Tokens,     // rows of an embedding or head, in the order of trainable_token_indices
   Other
 };
 
@@ -33,6 +34,9 @@ struct PeftTensor {
 };
 
 PeftTensor parse_peft_tensor(std::string_view name);
+
+// Ends the names of the norms of an adapted weight's rows.
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
 // Returns why a tensor of kind Other is not read, for messages.
 std::string_view meaning_of_other(std::string_view name);

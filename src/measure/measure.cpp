@@ -209,6 +209,8 @@ std::vector<Sample> samples(DType t, int64_t rows) {
       {Rope{64}, OperandList().rw(t, x).r(i32, {rows}).r(f32, {512, 64})},
       {Accumulate{}, OperandList().r(t, flat).rw(f32, flat)},
       {Rescale{.addend = true}, OperandList().r(t, x).r(t, x).w(t, x)},
+      {ScaleColumns{{{0}, {cols}}, true}, OperandList().r(t, x).r(f32, {2, cols}).r(t, x).w(t, x)},
+      {ScaleColumnsBackward{{{0}, {cols}}}, OperandList().r(t, x).r(t, x).r(f32, {2, cols}).w(t, x).w(t, {cols})},
       {SumRanks{}, OperandList().r(t, {1, count}).w(t, flat)},
       {Cast{}, OperandList().r(f32, flat).w(t, flat)},
       {Fill{}, OperandList().w(t, flat)},

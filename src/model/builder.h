@@ -17,6 +17,7 @@
 namespace snug {
 
 class LinearNode;
+enum class LinearForm : uint8_t;
 
 // A factor of a product in fp8: codes, row by row, with the scales of their rows.
 struct Fp8Rows {
@@ -49,6 +50,8 @@ class Placement {
   virtual Fp8Factor fp8_weight(ParamId first, int count, bool transposed) = 0;
   // Returns a single parameter as it is stored, for ops that read any dtype.
   virtual Operand stored(ParamId param) = 0;
+  // Returns a parameter that is a constant of the run: a vector of fp32.
+  virtual Operand constant(ParamId param) = 0;
   // Returns the place of this pass's gradient of `count` joined parameters, to be written or added to. It may be fp32
   // whatever the products' dtype is, but for adapters, whose gradients are never added to others.
   virtual Operand gradient(ParamId first, int count) = 0;
@@ -192,6 +195,11 @@ class Builder {
     std::optional<Operand> home{}, current{}, gradient{};
     std::vector<View> given{};  // columns whose gradient was given apart from the others'
   };
+
+  // Records the product of a linear, of which `form` says.
+  Value product(Value x, const Linear& linear, LinearForm form, ActivationClass kind, std::optional<Value> addend);
+  // Is linear() where the norms of the rows are trained.
+  Value scaled_linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend);
 
   Operand fresh(const State& state) { return emitter_.tensor(state.what, state.dtype, state.shape); }
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }

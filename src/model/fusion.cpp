@@ -44,7 +44,7 @@ void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b) {
     auto* const swiglu = dynamic_cast<SwiGluNode*>(tape[i].get());
     if (!swiglu) continue;
     if (LinearNode* const before = maker(tape, i); before && before->fuses_with_swiglu()) swiglu->fuse_forward(*before);
-    if (LinearNode* const after = reader(tape, i); after && !after->drops(b)) swiglu->fuse_backward(*after);
+    if (LinearNode* const after = reader(tape, i); after && !after->drops()) swiglu->fuse_backward(*after);
   }
 }
 

@@ -7,17 +7,6 @@
 namespace snug {
 namespace {
 
-AdaptedParts parts_of(const Linear& linear) {
-  AdaptedParts parts;
-  check(linear.lora.parts.size() <= parts.begin.size(), "{}: {} adapted parts, at most {} are supported", linear.site,
-        linear.lora.parts.size(), parts.begin.size());
-  for (size_t i = 0; i < linear.lora.parts.size(); i++) {
-    parts.begin[i] = linear.lora.parts[i].row_begin;
-    parts.end[i] = linear.lora.parts[i].row_end;
-  }
-  return parts;
-}
-
 // Return the adapter's halves of `count` parts from the first on, to be read: with what is taken off of them below
 // each A, and beside each B.
 Operand lora_a(Builder& b, const Lora& lora, size_t first, size_t count) {
@@ -84,6 +73,17 @@ class AdapterInputNode : public Node {
 
 }  // namespace
 
+AdaptedParts parts_of(const Linear& linear) {
+  AdaptedParts parts;
+  check(linear.lora.parts.size() <= parts.begin.size(), "{}: {} adapted parts, at most {} are supported", linear.site,
+        linear.lora.parts.size(), parts.begin.size());
+  for (size_t i = 0; i < linear.lora.parts.size(); i++) {
+    parts.begin[i] = linear.lora.parts[i].row_begin;
+    parts.end[i] = linear.lora.parts[i].row_end;
+  }
+  return parts;
+}
+
 Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors,
                Role role) {
   const int64_t rows = x.shape.rows(), cols = x.shape.cols();
@@ -98,11 +98,19 @@ Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns
 }
 
 Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend) {
+  if (!linear.lora.parts.empty() && !adapters_) return product(x, linear, LinearForm::AdapterLeftOut, kind, addend);
+  if (linear.lora.scales_rows()) return scaled_linear(x, linear, kind, addend);
+  return product(x, linear, LinearForm::Whole, kind, addend);
+}
+
+Value Builder::product(Value x, const Linear& linear, LinearForm form, ActivationClass kind,
+                       std::optional<Value> addend) {
   const int64_t rows = shape(x).rows();
   std::vector<Value> inputs{x};
   std::optional<Value> dropped, xa;
-  if (!linear.lora.parts.empty() && adapters_) {
-    if (drops_input(*this, linear))
+  const bool adapted = form == LinearForm::Whole || form == LinearForm::WithoutBias;
+  if (!linear.lora.parts.empty() && adapted) {
+    if (drops_input(*this, linear) && form == LinearForm::Whole)
       dropped = record(std::make_unique<AdapterDropoutNode>(linear), {x},
                        {{linear.site + ".dropped", shape(x), compute_, ActivationClass::AlwaysRecompute}});
     // The layer's last linear is not recomputed, and its x is there only after its backward has begun.
@@ -113,18 +121,16 @@ Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::
                   kind == ActivationClass::LayerBoundary ? ActivationClass::Tiny : ActivationClass::Adapter}});
   }
   if (addend) inputs.push_back(*addend);
-  return record(std::make_unique<LinearNode>(linear, x, addend, dropped, xa), std::move(inputs),
+  return record(std::make_unique<LinearNode>(linear, form, x, addend, dropped, xa), std::move(inputs),
                 {{linear.site, {rows, linear.out}, compute_, kind}});
 }
 
 // ---- Forward --------------------------------------------------------------------------------------------------------
 
-bool LinearNode::drops(const Builder& b) const { return drops_input(b, linear_); }
-
 bool LinearNode::trains(const Builder& b) const {
   for (int part = 0; part < linear_.count; part++)
     if (b.trainable(linear_.weight + part)) return true;
-  return !linear_.lora.parts.empty() && b.trainable(linear_.lora.a);
+  return xa_ && b.trainable(linear_.lora.a);
 }
 
 void LinearNode::forward(Builder& b) {
@@ -162,7 +168,8 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
                           const Operand& y) const {
   Emitter& e = b.emitter();
   Placement& placement = b.placement();
-  const bool bias = !backward && linear_.bias != kNoParam, fp8 = placement.fp8_products();
+  const bool bias = !backward && linear_.bias != kNoParam && form_ != LinearForm::WithoutBias,
+             fp8 = placement.fp8_products();
   if (adapter && !fp8 && linear_.lora.even()) {
     std::vector<Operand> operands{read(a), read(placement.weight(linear_.weight, linear_.count)), adapter->u,
                                   *adapter->v};
@@ -180,8 +187,8 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     multiply_adapter(b, fmt::format("{}.lora", site), backward, *adapter, y);
     last = addend;
     addend = y;
-  } else if (!backward && !linear_.lora.parts.empty()) {
-    last = std::exchange(addend, std::nullopt);  // an adapter that is left out rounds what one of zeros would
+  } else if (form_ == LinearForm::AdapterLeftOut) {
+    last = std::exchange(addend, std::nullopt);
   }
   std::vector<Operand> operands;
   if (fp8) {
@@ -241,9 +248,9 @@ void LinearNode::backward(Builder& b) {
 void LinearNode::input_gradient(Builder& b, const Operand& dx) {
   const Operand dy = b.gradient(outputs[0]);
   std::optional<AdapterTerm> adapter;
-  if (!linear_.lora.parts.empty()) adapter = {adapter_gradient(b), lora_a(b, linear_)};
+  if (xa_) adapter = {adapter_gradient(b), lora_a(b, linear_)};
   std::optional<Operand> addend;
-  if (adapter && drops(b)) {
+  if (adapter && drops()) {
     Emitter& e = b.emitter();
     const Operand product = e.tensor("d" + linear_.site + ".dropped", b.compute(), dx.shape);
     e.op(linear_.site + ".lora_dx", Gemm{}, {adapter->u, *adapter->v, write(product)});
@@ -257,7 +264,7 @@ void LinearNode::input_gradient(Builder& b, const Operand& dx) {
 std::vector<Operand> LinearNode::input_gradient_factors(Builder& b) {
   const Operand dy = b.gradient(outputs[0]);
   std::vector<Operand> factors{dy, read(b.placement().weight(linear_.weight, linear_.count))};
-  if (!linear_.lora.parts.empty()) factors.insert(factors.end(), {adapter_gradient(b), lora_a(b, linear_)});
+  if (xa_) factors.insert(factors.end(), {adapter_gradient(b), lora_a(b, linear_)});
   return factors;
 }
 
@@ -301,7 +308,7 @@ void LinearNode::emit_adapter_backward(Builder& b, size_t first, size_t count, c
 void LinearNode::parameter_gradients(Builder& b) {
   Emitter& e = b.emitter();
   const Operand dy = b.gradient(outputs[0]);
-  if (const Lora& lora = linear_.lora; !lora.parts.empty()) {
+  if (const Lora& lora = linear_.lora; xa_) {
     const Operand x = read(b.use(dropped_.value_or(x_))), dxa = adapter_gradient(b);
     const std::string site = linear_.site + ".lora_da";
     if (lora.initial_b == kNoParam)

@@ -5,6 +5,10 @@
 
 namespace snug {
 
+// Says of what a product is made: of all that the linear has, or of all but its bias or its adapter. AdapterLeftOut
+// rounds as Whole does with an adapter of zeros: before the addend.
+enum class LinearForm : uint8_t { Whole, WithoutBias, WithoutAdapter, AdapterLeftOut };
+
 // Computes y = x W^T + bias (+ the adapter's term) (+ addend).
 class LinearNode : public Node {
  public:
@@ -16,9 +20,9 @@ class LinearNode : public Node {
   };
 
   // `dropped` is the adapter's input, where that is not x; `xa` is scale x A^T, where there is an adapter.
-  LinearNode(const Linear& linear, Value x, std::optional<Value> addend, std::optional<Value> dropped,
+  LinearNode(const Linear& linear, LinearForm form, Value x, std::optional<Value> addend, std::optional<Value> dropped,
              std::optional<Value> xa)
-      : linear_(linear), x_(x), addend_(addend), dropped_(dropped), xa_(xa) {}
+      : linear_(linear), form_(form), x_(x), addend_(addend), dropped_(dropped), xa_(xa) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override;
   void forward(Builder& b) override;
@@ -28,7 +32,7 @@ class LinearNode : public Node {
   Value x() const { return x_; }
   const Linear& linear() const { return linear_; }
   // Returns whether its adapter drops some of x.
-  bool drops(const Builder& b) const;
+  bool drops() const { return dropped_.has_value(); }
 
   // ---- As a part of composite ops ----
 
@@ -63,11 +67,15 @@ class LinearNode : public Node {
   Operand adapter_gradient(Builder& b);
 
   const Linear& linear_;
+  LinearForm form_;
   Value x_;
   std::optional<Value> addend_, dropped_, xa_;
   std::optional<Activation> gated_;
   bool input_gradient_left_ = false;
   std::optional<Operand> dxa_;
 };
+
+// Returns where the parts of a linear's adapter lie.
+AdaptedParts parts_of(const Linear& linear);
 
 }  // namespace snug

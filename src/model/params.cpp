@@ -156,7 +156,27 @@ class TableBuilder {
       const ParamId id = add_initial(modules[i], LoraHalf::B, {rows, part.rank}, i > 0);
       if (i == 0) lora.initial_b = id;
     }
+    if (adapter_->dora) add_magnitudes(lora, prefix, modules);
     return lora;
+  }
+
+  // Adds what trains the norms of an adapter's rows; `modules` are those of its parts.
+  void add_magnitudes(Lora& lora, const std::string& prefix, const std::vector<std::string>& modules) {
+    const auto add_all = [&](ParamId& first, std::string_view ending, bool constant) {
+      for (size_t i = 0; i < modules.size(); i++) {
+        const LoraPart& part = lora.parts[i];
+        const ParamId id = add(fmt::format("{}{}{}{}{}", kPeftPrefix, prefix, modules[i], kMagnitude, ending),
+                               {part.row_end - part.row_begin}, false, !constant && i > 0);
+        ParamSpec& spec = table_.params.back();
+        spec.adapter = true;
+        spec.constant = constant;
+        spec.trainable = adapter_trainable_ && !constant;
+        if (i == 0) first = id;
+      }
+    };
+    add_all(lora.change, "", false);
+    add_all(lora.initial_magnitude, kInitial, true);
+    add_all(lora.row_norms, kRowNorms, true);
   }
 
   const ModelSpec& model_;
@@ -186,7 +206,7 @@ int64_t Lora::columns() const {
 int64_t ParamTable::count(bool trainable_only) const {
   int64_t total = 0;
   for (const ParamSpec& param : params)
-    if (param.trainable || !trainable_only) total += param.shape.count();
+    if (param.trainable || (!trainable_only && !param.constant)) total += param.shape.count();
   return total;
 }
 
@@ -262,7 +282,10 @@ class RuleBook {
   }
 
   ParamRule rule_of(const ParamSpec& param) const {
-    if (param.adapter) return {!param.taken_off, param.name.ends_with(kLoraB) ? rules_.lora_plus_ratio : 1};
+    if (param.adapter) {
+      const bool fast = param.name.ends_with(kLoraB) || param.name.ends_with(kMagnitude);  // as PEFT has it
+      return {!param.taken_off && !param.constant, fast ? rules_.lora_plus_ratio : 1};
+    }
     if (!rules_.adapter)
       return {(rules_.train.empty() || train_.contains(param.name)) && !freeze_.contains(param.name)};
     // A head that is the embedding has no parameter of its own.
@@ -309,6 +332,14 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
     param.trainable = rule.trained;
     param.rate = rule.rate;
   }
+  for (const LayerParams& layer : table.layers)
+    for (const Linear* linear : layer.linears())
+      for (ParamId id = linear->weight; linear->lora.scales_rows() && id < linear->weight + linear->count; id++)
+        if (table[id].trainable)
+          user_error(
+              "lora_dora: modules_to_save names '{}', expected no linear that shares a product with one whose "
+              "norms are trained (q, k and v; gate and up): name all of them, or none, among lora_targets",
+              table[id].name);
   if (std::ranges::none_of(table.params, &ParamSpec::trainable))
     user_error("train_modules and freeze: found nothing left to train, expected at least one module of the model");
   return table;

@@ -35,8 +35,13 @@ struct ParamSpec {
   bool joined = false;     // its bytes follow the previous parameter's without a gap
   bool adapter = false;    // belongs to the adapter's files
   bool taken_off = false;  // is a half with which an adapter began, and which is taken off
+  bool constant = false;   // is a vector of fp32 numbers of a run that every rank holds whole, in no segment
   bool linear = false;     // the weight of a layer's linear, which a quantised base holds in fewer bits
 };
+
+// Ends the names of the norms of an adapted weight's rows, and of what their trained norms began with, whose own names
+// PEFT gives.
+inline constexpr std::string_view kRowNorms = ".row_norms", kInitial = ".initial";
 
 // Describes low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
 struct LoraPart {
@@ -56,6 +61,11 @@ struct Lora {
   // Returns how many columns of x A^T a part has.
   int64_t width(const LoraPart& part) const { return part.rank * pieces(); }
   double dropout = 0;  // the share of its input that is dropped in training
+  // With trained norms of rows (DoRA), a part's rows have the norm m = initial + change. Each of these is the first of
+  // parts.size() vectors: what is trained of m, which is joined and begins with zeros; m as it began; the norms of the
+  // rows of the weight.
+  ParamId change = kNoParam, initial_magnitude = kNoParam, row_norms = kNoParam;
+  bool scales_rows() const { return change != kNoParam; }
   // Returns whether all parts have one rank and one scale.
   bool even() const;
   int64_t columns() const;  // returns the width of x A^T, the sum of the parts' widths

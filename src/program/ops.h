@@ -67,6 +67,40 @@ struct AdapterBackward {
   AdaptedParts parts{};
 };
 
+// ---- Weight-decomposed adapters (DoRA, Liu et al., arXiv:2402.09353)
+// -------------------------------------------------
+//
+// An adapted linear's result is z m / g, z = x (W + scale B A)^T, where m is trained and g are the norms of the rows of
+// W + scale B A, taken for constants.
+
+// norms[i] = the root of the sum of squares of row i.   x r [n, k] fp32|bf16, norms w [n] fp32.
+struct RowNorms {};
+
+// What a part's columns are multiplied by: factors[0, i] = (initial[i] + change[i]) / g[i] and factors[1, i] = 1 /
+// g[i], g[i]^2 = norms[i]^2 + 2 scale (wa[i] . b[i]) + scale^2 b[i] aa b[i]^T; where that is 0 or less, 1 and 0.   wa =
+// W A^T r [n, r] fp32, aa = A A^T r [r, r] fp32, b r [n, r], norms r [n] fp32 (W's), initial r [n] fp32 and change r
+// [n], of which m is the sum, factors w [2, n] fp32.
+struct AdaptedNorms {
+  float scale = 1;
+};
+
+// y = z with the columns of all parts times their factors + bias + c.   z r [T, n], factors r [2, parts.columns()] fp32
+// (AdaptedNorms), c r [T, n] ? addend, bias r [n] ? bias, y w [T, n].
+struct ScaleColumns {
+  AdaptedParts parts{};
+  bool addend = false, bias = false;
+};
+
+// Gradient of ScaleColumns: dz = dy with the columns of all parts times their factors; dm[j] = factors[1, j] times the
+// sum over rows of dy z in the column of j.   dy r [T, n], z r [T, n], factors r [2, parts.columns()] fp32, dz w [T,
+// n], dm w [parts.columns()].
+struct ScaleColumnsBackward {
+  AdaptedParts parts{};
+};
+
+// Gives row i the norm magnitudes[i]; rows of zeros stay.   x rw [n, k] fp32, magnitudes r [n] fp32.
+struct SetRowNorms {};
+
 // sum[j] = sum over rows of x[., j].   x r [T, n], sum w [n]. Rows are added in fixed blocks, so that the number of
 // threads does not change the result.
 struct ColumnSum {};
@@ -471,13 +505,14 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
-                           AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
-                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
-                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
-                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
-                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
-                           LayerNorm, LayerNormBackward, Activate, ActivateBackward>;
+using Attrs =
+    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
+                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
+                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
+                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
+                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
+                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
+                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

@@ -37,6 +37,11 @@ constexpr auto describe(const AdaptedGemm&) {
   return describe_as("adapted_gemm", "transpose_b", "parts", "addend", "bias");
 }
 constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_backward", "scale", "parts"); }
+constexpr auto describe(const RowNorms&) { return describe_as("row_norms"); }
+constexpr auto describe(const AdaptedNorms&) { return describe_as("adapted_norms", "scale"); }
+constexpr auto describe(const ScaleColumns&) { return describe_as("scale_columns", "parts", "addend", "bias"); }
+constexpr auto describe(const ScaleColumnsBackward&) { return describe_as("scale_columns_backward", "parts"); }
+constexpr auto describe(const SetRowNorms&) { return describe_as("set_row_norms"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
 constexpr auto describe(const RopeTable&) {
   return describe_as("rope_table", "frequencies", "attention_factor", "growth", "growth_length");

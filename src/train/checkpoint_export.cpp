@@ -68,6 +68,17 @@ class TrainedValues {
   std::vector<File> files_;
 };
 
+// Returns the names of the arrays that are added up to what a trained parameter is worth.
+std::vector<std::string> summands_of(const ParamTable& table, ParamId id) {
+  std::vector<std::string> names{table[id].name};
+  for (const LayerParams& layer : table.layers)
+    for (const Linear* linear : layer.linears())
+      if (const ParamId i = id - linear->lora.change;
+          linear->lora.scales_rows() && i >= 0 && i < std::ssize(linear->lora.parts))
+        names.push_back(table[linear->lora.initial_magnitude + i].name);
+  return names;
+}
+
 template <class T>
 void write_as(File& file, uint64_t offset, const std::vector<float>& values, const std::string& tensor) {
   std::vector<T> rounded;
@@ -180,7 +191,12 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
       continue;
     }
     for (int64_t begin = 0; begin < count; begin += kChunk) {
-      const std::vector<float> values = source.read(table[ids[i]].name, {begin, std::min(begin + kChunk, count)});
+      const Span span{begin, std::min(begin + kChunk, count)};
+      std::vector<float> values(static_cast<size_t>(span.count()));
+      for (const std::string& name : summands_of(table, ids[i])) {
+        const std::vector<float> some = source.read(name, span);
+        std::ranges::transform(values, some, values.begin(), std::plus<>());
+      }
       const uint64_t offset = layout.offset[i] + static_cast<uint64_t>(begin) * element_bytes(tensors[i].dtype);
       if (tensors[i].dtype == DType::BF16)
         write_as<BFloat16>(out, offset, values, tensors[i].name);

@@ -229,12 +229,13 @@ void finish_adapter_options(Translator& t) {
   } else if (t.program() == Dialect::LlamaFactory && t.number("lora_rank")) {
     t.set("lora_alpha", number_text(2 * *t.number("lora_rank")), "their default, twice the rank");
   }
-  for (const Setting* setting : t.all_held("rslora")) {
-    if (is_off(setting->value))
-      t.judge(*setting, Mark::Same, "off, as here");
-    else
-      t.put("lora_rslora", "true", *setting);
-  }
+  for (const auto& [name, key] : {std::pair("rslora", "lora_rslora"), std::pair("dora", "lora_dora")})
+    for (const Setting* setting : t.all_held(name)) {
+      if (is_off(setting->value))
+        t.judge(*setting, Mark::Same, "off, as here");
+      else
+        t.put(key, "true", *setting);
+    }
   finish_targets(t);
 }
 
@@ -326,7 +327,8 @@ void finish_method(Translator& t) {
   if (method == Method::Lora) {
     finish_adapter_options(t);
   } else {
-    for (const char* name : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "rslora", "target_linear"})
+    for (const char* name :
+         {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "rslora", "dora", "target_linear"})
       t.judge_all(name, Mark::Decided, "nothing has adapters");
   }
   finish_base(t, method);

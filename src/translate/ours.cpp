@@ -34,6 +34,7 @@ constexpr OurKey kKeys[] = {
     {Kind::Number, "lora_alpha", "32", 1e-6, 1e6},
     {Kind::List, "lora_targets", "all"},
     {Kind::Bool, "lora_rslora", "false"},
+    {Kind::Bool, "lora_dora", "false"},
     {Kind::Number, "lora_dropout", "0", 0, 0.99},
     {Kind::Word, "base_format", "", 0, 0, "bf16 fp32 int8 nf4 fp8"},
     {Kind::Word, "compute", "bf16", 0, 0, "bf16 fp32 fp8"},

@@ -52,7 +52,8 @@ constexpr Row kAxolotl[] = {
      "peft_autocast_adapter_dtype qlora_sharded_model_loading",
      Decided, "", say::kKernels},
     {"peft_use_rslora", Same, "@rslora"},
-    {"peft_use_dora peft_layers_* peft_layer_* peft_init_lora_weights peft_trainable_token_indices peft_* loraplus_* "
+    {"peft_use_dora", Same, "@dora"},
+    {"peft_layers_* peft_layer_* peft_init_lora_weights peft_trainable_token_indices peft_* loraplus_* "
      "relora* "
      "jagged_restart_* lora_target_parameters lisa_* spectrum_* neftune_noise_alpha "
      "noisy_embedding_alpha",

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "ref/dora.h"
 #include "ref/layer_norm.h"
 #include "ref/quantize.h"
 #include "ref/update.h"
@@ -278,9 +279,13 @@ class Reference {
     o_[4].values = dx.values;
   }
 
+  void operator()(const RowNorms&) { row_norms(o_); }
+  void operator()(const AdaptedNorms& op) { adapted_norms(op, o_); }
+  void operator()(const ScaleColumns& op) { scale_columns(op, o_); }
+  void operator()(const ScaleColumnsBackward& op) { scale_columns_backward(op, o_); }
+  void operator()(const SetRowNorms&) { set_row_norms(o_); }
   void operator()(const LayerNorm& op) { layer_norm(op, o_); }
   void operator()(const LayerNormBackward& op) { layer_norm_backward(op, o_); }
-
   void operator()(const Activate& op) {
     for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] = activated(op.activation, o_[0].values[i]);
   }

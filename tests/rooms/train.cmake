@@ -5,6 +5,7 @@ target_compile_definitions(support_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}
 snug_test(block_grad_test ROOMS train)
 snug_test(strategy_test ROOMS train)
 snug_test(arrangement_test ROOMS train)
+snug_test(dora_ranks_test ROOMS train)
 snug_test(rules_test ROOMS train)
 snug_test(combination_test ROOMS train)
 snug_test(sampling_test ROOMS train)

@@ -31,6 +31,11 @@ struct Bind {
   Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, operands); }
   Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, operands); }
   Launch operator()(const CachedAttention& a) const { return cpu::bind_cached_attention(a, operands); }
+  Launch operator()(const RowNorms&) const { return cpu::bind_row_norms(operands); }
+  Launch operator()(const AdaptedNorms& a) const { return cpu::bind_adapted_norms(a, operands); }
+  Launch operator()(const ScaleColumns& a) const { return cpu::bind_scale_columns(a, operands); }
+  Launch operator()(const ScaleColumnsBackward& a) const { return cpu::bind_scale_columns_backward(a, operands); }
+  Launch operator()(const SetRowNorms&) const { return cpu::bind_set_row_norms(operands); }
   Launch operator()(const ColumnSum&) const { return cpu::bind_column_sum(operands); }
   Launch operator()(const RopeTable& a) const { return cpu::bind_rope_table(a, operands); }
   Launch operator()(const Rope& a) const { return cpu::bind_rope(a, operands); }

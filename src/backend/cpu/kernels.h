@@ -16,6 +16,11 @@ Launch bind_layer_norm(const LayerNorm& norm, Operands operands);
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands);
 uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, int64_t rows, int64_t cols);
 
+Launch bind_row_norms(Operands operands);
+Launch bind_adapted_norms(const AdaptedNorms& norms, Operands operands);
+Launch bind_scale_columns(const ScaleColumns& scale, Operands operands);
+Launch bind_scale_columns_backward(const ScaleColumnsBackward& scale, Operands operands);
+Launch bind_set_row_norms(Operands operands);
 Launch bind_activate(const Activate& attrs, Operands operands);
 Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands);
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands);

@@ -42,6 +42,13 @@ struct Bind {
   Launch operator()(const AttentionBackward& a) const { return cuda::bind_attention_backward(a, operands, stream); }
   Launch operator()(const CacheAppend& a) const { return cuda::bind_cache_append(a, operands, stream); }
   Launch operator()(const CachedAttention& a) const { return cuda::bind_cached_attention(a, operands, stream); }
+  Launch operator()(const RowNorms&) const { return cuda::bind_row_norms(operands, stream); }
+  Launch operator()(const AdaptedNorms& a) const { return cuda::bind_adapted_norms(a, operands, stream); }
+  Launch operator()(const ScaleColumns& a) const { return cuda::bind_scale_columns(a, operands, stream); }
+  Launch operator()(const ScaleColumnsBackward& a) const {
+    return cuda::bind_scale_columns_backward(a, operands, stream);
+  }
+  Launch operator()(const SetRowNorms&) const { return cuda::bind_set_row_norms(operands, stream); }
   Launch operator()(const ColumnSum&) const { return cuda::bind_column_sum(operands, stream); }
   Launch operator()(const RopeTable& a) const { return cuda::bind_rope_table(a, operands, stream); }
   Launch operator()(const Rope& a) const { return cuda::bind_rope(a, operands, stream); }

@@ -31,6 +31,11 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream);
 Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t stream);
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands, cudaStream_t stream);
+Launch bind_row_norms(Operands operands, cudaStream_t stream);
+Launch bind_adapted_norms(const AdaptedNorms& norms, Operands operands, cudaStream_t stream);
+Launch bind_scale_columns(const ScaleColumns& scale, Operands operands, cudaStream_t stream);
+Launch bind_scale_columns_backward(const ScaleColumnsBackward& scale, Operands operands, cudaStream_t stream);
+Launch bind_set_row_norms(Operands operands, cudaStream_t stream);
 Launch bind_activate(const Activate& attrs, Operands operands, cudaStream_t stream);
 Launch bind_activate_backward(const ActivateBackward& attrs, Operands operands, cudaStream_t stream);
 Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream);

@@ -18,7 +18,7 @@ Layout::Layout(const ParamTable& table, const Topology& topology, const std::vec
                                                            : SegmentKind::Frozen;
     const bool joined = param.joined && kind != SegmentKind::Quantized && kinds_.back() == kind;
     kinds_.push_back(kind);
-    if (kind == SegmentKind::Frozen && forms[i] == Form::InFile) {
+    if (param.constant || (kind == SegmentKind::Frozen && forms[i] == Form::InFile)) {
       spans_.emplace_back();
       continue;
     }

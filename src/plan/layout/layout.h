@@ -1,10 +1,10 @@
 // Says where every parameter lies in the flat segments that ranks share.
 //
 // A group has up to three segments: for what is trained, for what is frozen, and for the frozen linears of a quantised
-// base. A parameter that stays in its file is in none. Parameters whose rows belong to one product are one run of
-// elements (in a quantised base each is a run by itself). Each run starts at a multiple of the segment's unit, and a
-// segment is a multiple of ranks x units long, so that parts hold whole units. Places do not depend on how many ranks
-// there are.
+// base. A parameter that stays in its file is in none, nor is a constant. Parameters whose rows belong to one product
+// are one run of elements (in a quantised base each is a run by itself). Each run starts at a multiple of the segment's
+// unit, and a segment is a multiple of ranks x units long, so that parts hold whole units. Places do not depend on how
+// many ranks there are.
 #pragma once
 
 #include <array>
@@ -58,7 +58,7 @@ class Layout {
   // Return the segment of its group that a parameter is in, and where in that segment it lies.
   SegmentKind kind(ParamId id) const { return kinds_[static_cast<size_t>(id)]; }
   Span span(ParamId id) const { return spans_[static_cast<size_t>(id)]; }
-  // Returns whether the parameter lies in a segment; false for one that stays in its file.
+  // Returns whether the parameter lies in a segment; false for a constant, and for one that stays in its file.
   bool holds(ParamId id) const { return span(id).count() > 0; }
 
   // Return what this rank has of a segment of `elements` elements: the part that it owns, or its shard, whose parts are

@@ -34,9 +34,9 @@ class Storage::ArrayAllocator {
     return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states,
                 placement_.shard_states || shard_weights());
   }
-  Operand table(int64_t count) const {
+  Operand numbers(std::string_view name, int64_t count) const {
     if (count == 0) return {};
-    return new_tensor(set_, fmt::format("group.{}.table", group_), DType::F32, {count}, Role::Weight, Space::Device,
+    return new_tensor(set_, fmt::format("group.{}.{}", group_, name), DType::F32, {count}, Role::Weight, Space::Device,
                       Life::Persistent);
   }
 
@@ -65,7 +65,11 @@ class Storage::ArrayAllocator {
 
 Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
                  const Strategy& strategy, bool moments)
-    : table_(table), layout_(layout), numerics_(numerics), table_spans_(table.params.size()) {
+    : table_(table),
+      layout_(layout),
+      numerics_(numerics),
+      table_spans_(table.params.size()),
+      constant_spans_(table.params.size()) {
   for (int g = 0; g < table.group_count(); g++) {
     const ArrayAllocator allocator(set, layout, strategy.groups[static_cast<size_t>(g)], g);
     auto& [frozen, quantized, trained] = weights_.emplace_back();
@@ -79,7 +83,8 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
     states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, moments));
     states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, moments));
-    tables_.push_back(allocator.table(number_table(g)));
+    tables_.push_back(allocator.numbers("table", number_table(g)));
+    constants_.push_back(allocator.numbers("constants", number_constants(g)));
   }
 }
 
@@ -123,6 +128,22 @@ int64_t Storage::number_table(int group) {
     table_spans_[static_cast<size_t>(run.first)] = {begin, count};
   }
   return count;
+}
+
+// Gives the constants of a group their places, and returns how many numbers they are.
+int64_t Storage::number_constants(int group) {
+  int64_t count = 0;
+  for (size_t i = 0; i < table_.params.size(); i++) {
+    if (!table_.params[i].constant || table_.params[i].group != group) continue;
+    constant_spans_[i] = {count, count + table_.params[i].shape.count()};
+    count = constant_spans_[i].end;
+  }
+  return count;
+}
+
+Operand Storage::constant(ParamId id) const {
+  const Span& span = constant_spans_[static_cast<size_t>(id)];
+  return elements(constants_[static_cast<size_t>(table_[id].group)], span.begin, span.end);
 }
 
 std::vector<Operand> Storage::quantized(std::span<const Operand> whole, ParamId id) const {

@@ -58,6 +58,8 @@ class Storage {
   // for each parameter (Nf4). Empty where there are none.
   const Operand& table(int group) const { return tables_[static_cast<size_t>(group)]; }
   Span table_span(ParamId id) const { return table_spans_[static_cast<size_t>(id)]; }
+  // Returns a parameter that is a constant, in fp32; every rank has all of it.
+  Operand constant(ParamId id) const;
   // Returns the operands that Dequantize reads for a quantized parameter, out of arrays over the whole segment.
   std::vector<Operand> quantized(std::span<const Operand> whole, ParamId id) const;
 
@@ -75,6 +77,7 @@ class Storage {
   std::vector<Array> allocate_codes(const ArrayAllocator& allocator) const;
   std::vector<Array> allocate_states(const ArrayAllocator& allocator, bool moments) const;
   int64_t number_table(int group);
+  int64_t number_constants(int group);
 
   const ParamTable& table_;
   const Layout& layout_;
@@ -83,6 +86,8 @@ class Storage {
   std::array<std::vector<std::vector<Array>>, 2> states_;                      // by buffer, group
   std::vector<Operand> tables_;                                                // by group
   std::vector<Span> table_spans_;                                              // by ParamId
+  std::vector<Operand> constants_;                                             // by group
+  std::vector<Span> constant_spans_;                                           // by ParamId
 };
 
 }  // namespace snug

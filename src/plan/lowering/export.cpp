@@ -20,6 +20,7 @@ Transfer all_of(const Shape& shape, ParamId param) {
 struct Adapter {
   ParamId a = kNoParam, b = kNoParam;
   float scale = 0;
+  ParamId change = kNoParam;  // of its rows' norms, where these are trained
 };
 
 // Returns the adapters by the weight that they adapt.
@@ -32,7 +33,8 @@ std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
         for (size_t i = 0; i < linear->lora.parts.size(); i++)
           if (linear->lora.parts[i].row_begin == row)
             adapters[weight] = {linear->lora.a + static_cast<ParamId>(i), linear->lora.parts[i].b,
-                                linear->lora.parts[i].scale};
+                                linear->lora.parts[i].scale,
+                                linear->lora.scales_rows() ? linear->lora.change + static_cast<ParamId>(i) : kNoParam};
         row += table[weight].shape.rows();
       }
     }
@@ -46,6 +48,17 @@ std::map<ParamId, ParamId> initial_halves_b(const ParamTable& table) {
     for (const Linear* linear : layer.linears())
       for (size_t i = 0; linear->lora.initial_b != kNoParam && i < linear->lora.parts.size(); i++)
         initial[linear->lora.parts[i].b] = linear->lora.initial_b + static_cast<ParamId>(i);
+  return initial;
+}
+
+// Returns what norms of rows began with, by what is trained of them.
+std::map<ParamId, ParamId> initial_magnitudes(const ParamTable& table) {
+  std::map<ParamId, ParamId> initial;
+  for (const LayerParams& layer : table.layers)
+    for (const Linear* linear : layer.linears())
+      for (size_t i = 0; linear->lora.scales_rows() && i < linear->lora.parts.size(); i++)
+        initial[linear->lora.change + static_cast<ParamId>(i)] =
+            linear->lora.initial_magnitude + static_cast<ParamId>(i);
   return initial;
 }
 
@@ -125,6 +138,10 @@ class Export {
       last_ = id;
       return last_stored_ = {flat(joined_halves(id, initial->second))};
     }
+    if (magnitudes_.contains(id)) {
+      last_ = id;
+      return last_stored_ = {row_norms(id)};
+    }
     const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, in_segment = job_.layout().holds(id);
     if (in_segment && !quantized && !merged(id)) return stored_of(id);
     const std::string before = e_.scope();
@@ -157,6 +174,16 @@ class Export {
     return both;
   }
 
+  // Returns the norms of an adapter's rows, in fp32.
+  Operand row_norms(ParamId change) {
+    const std::string before = e_.scope();
+    e_.scope(job_.table[change].name);
+    const Operand sum = flat(in_fp32("norms", change, stored_of(change)));
+    e_.op("add", Accumulate{}, {read(job_.storage.constant(magnitudes_.at(change))), update(sum)});
+    e_.scope(before);
+    return sum;
+  }
+
   Stored stored_of(ParamId id) {
     const Whole& all = whole(id);
     Stored stored{flat(job_.storage.view(all.arrays[0], id))};
@@ -187,6 +214,7 @@ class Export {
     e_.op("add", Gemm{.alpha = adapter.scale, .addend = true},
           {read(in_fp32("b", adapter.b, stored_of(adapter.b))), read(in_fp32("a", adapter.a, stored_of(adapter.a))),
            read(sum), write(sum)});
+    if (adapter.change != kNoParam) e_.op("set_norms", SetRowNorms{}, {update(sum), read(row_norms(adapter.change))});
     return sum;
   }
 
@@ -206,6 +234,7 @@ class Export {
   int64_t first_source_ = 0;  // the first of the program's files that is read
   std::map<ParamId, Adapter> adapters_ = find_adapters(job_.table);
   std::map<ParamId, ParamId> initial_b_ = initial_halves_b(job_.table);
+  std::map<ParamId, ParamId> magnitudes_ = initial_magnitudes(job_.table);
   std::map<std::pair<int, SegmentKind>, Whole> whole_;
   ParamId last_ = kNoParam;  // the parameter whose values were computed last
   Stored last_stored_;

@@ -63,6 +63,7 @@ class Loader {
       if (twice_quantised()) quantize_scales(g);
       end_table(g);
       allgather_group(g);
+      fill_constants(g);
     }
     let_staging_overlap(e_.program());
   }
@@ -277,6 +278,39 @@ class Loader {
     const Operand all = e_.tensor("tables", DType::F32, {ranks, count}, Role::Staging);
     e_.op("gather_table", AllGather{Ranks::Parts}, {read(table_), write(flat(all))}, Lane::Gather);
     e_.op("sum_table", SumRanks{}, {read(all), write(job_.storage.table(group))});
+  }
+
+  // ---- Constants: every rank has all of them ----
+
+  // Computes the norms of the rows of adapted weights, as products take them, and begins the norms that are trained
+  // with them, or with those of the adapter's file.
+  void fill_constants(int group) {
+    e_.scope(fmt::format("group.{}.constants", group));
+    ProgramPlacement placement(job_, e_, nullptr);
+    for (const LayerParams& layer : job_.table.layers)
+      for (const Linear* linear : layer.linears())
+        if (layer.group == group && linear->lora.scales_rows()) fill_constants(*linear, placement);
+    lower_reads(e_, reads_, file_bytes_, range_bytes(file_bytes_, job_.topology().ranks));
+    reads_.clear();
+  }
+
+  void fill_constants(const Linear& linear, ProgramPlacement& placement) {
+    const Lora& lora = linear.lora;
+    // A merge copies weights from file to file, and needs no norms.
+    const bool held = job_.layout().holds(linear.weight);
+    std::optional<Operand> weight;
+    if (held) weight = read(placement.weight(linear.weight, linear.count));
+    for (size_t i = 0; i < lora.parts.size(); i++) {
+      const LoraPart& part = lora.parts[i];
+      const auto id = static_cast<ParamId>(i);
+      const Operand norms = job_.storage.constant(lora.row_norms + id),
+                    initial = job_.storage.constant(lora.initial_magnitude + id);
+      if (weight) e_.op("norms", RowNorms{}, {rows(*weight, part.row_begin, part.row_end), write(norms)});
+      if (const auto* const place = std::get_if<TensorPlace>(&source(lora.initial_magnitude + id)))
+        reads_.push_back(stored_as(e_, {write(initial)}, *place));
+      else
+        e_.op("magnitudes", Copy{}, {read(norms), write(initial)});
+    }
   }
 
   // ---- Arrays that other ranks own parts of ----

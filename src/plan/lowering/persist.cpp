@@ -61,6 +61,26 @@ std::vector<SavedArray> saved_arrays(const JobContext& job) {
   return all;
 }
 
+// Returns what trained norms of rows began with: they are saved as what has changed. Every rank has all of it, and the
+// first one saves it.
+std::vector<SavedArray> saved_constants(const JobContext& job) {
+  std::vector<SavedArray> all;
+  for (size_t i = 0; i < job.table.params.size(); i++) {
+    const auto id = static_cast<ParamId>(i);
+    if (job.table[id].constant && job.table[id].name.ends_with(kInitial))
+      all.push_back({job.storage.constant(id),
+                     {{fmt::format("{}.value", job.table[id].name), {0, job.table[id].shape.count()}}}});
+  }
+  return all;
+}
+
+// Returns what a rank saves.
+std::vector<SavedArray> saved_here(const JobContext& job) {
+  std::vector<SavedArray> all = saved_arrays(job);
+  if (job.topology().rank == 0) std::ranges::move(saved_constants(job), std::back_inserter(all));
+  return all;
+}
+
 std::optional<DType> saved_dtype(const std::string& name) {
   if (name == "F32") return DType::F32;
   if (name == "BF16") return DType::BF16;
@@ -79,7 +99,7 @@ Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
   std::vector<size_t> first;  // by transfer: its first tensor, which the others follow
   Output output;
-  for (const SavedArray& array : saved_arrays(job)) {
+  for (const SavedArray& array : saved_here(job)) {
     const DType dtype = array.stored.dtype;
     first.push_back(tensors.size());
     output.transfers.push_back({{array.stored}, {0, 0, dtype}});
@@ -98,12 +118,18 @@ SavedState assumed_saved_state(const JobContext& job) {
   saved.files = {output.files.names[0]};
   saved.file_bytes = {output.files.layouts[0].file_bytes};
   size_t next = 0;
-  for (const SavedArray& array : saved_arrays(job)) {
+  for (const SavedArray& array : saved_here(job)) {
     TensorPlace place = output.transfers[next++].place;
     for (const SavedArray::Values& values : array.values) {
       saved.arrays[values.name].push_back({values.span, place});
       place.offset += static_cast<uint64_t>(values.span.count()) * element_bytes(place.dtype);
     }
+  }
+  if (job.topology().rank == 0) return saved;
+  for (const SavedArray& array : saved_constants(job)) {  // they are in another rank's file, which this one reads too
+    const uint64_t bytes = static_cast<uint64_t>(array.stored.shape.count()) * sizeof(float);
+    saved.arrays[array.values[0].name].push_back({array.values[0].span, {0, saved.file_bytes[0], DType::F32}});
+    saved.file_bytes[0] += bytes;
   }
   return saved;
 }
@@ -188,7 +214,9 @@ void append_ranges(std::vector<FileRange>& all, int64_t at, const SavedArray::Va
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved) {
   Emitter e(job.set, program, job.facts);
   std::vector<TensorRead> reads;
-  for (const SavedArray& array : saved_arrays(job)) {
+  std::vector<SavedArray> arrays = saved_arrays(job);
+  std::ranges::move(saved_constants(job), std::back_inserter(arrays));
+  for (const SavedArray& array : arrays) {
     std::vector<FileRange> all;
     int64_t at = 0;
     for (const SavedArray::Values& values : array.values) {

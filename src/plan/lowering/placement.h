@@ -45,6 +45,7 @@ class ProgramPlacement : public Placement {
   bool fp8_products() const override { return job_.numerics.fp8_products; }
   Fp8Factor fp8_weight(ParamId first, int count, bool transposed) override;
   Operand stored(ParamId param) override;
+  Operand constant(ParamId param) override { return job_.storage.constant(param); }
   Operand gradient(ParamId first, int count) override;
   bool keeps(int layer, ActivationClass kind) override;
 

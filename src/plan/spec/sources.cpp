@@ -35,7 +35,8 @@ RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
   return {Distribution::Constant, param.initial, seed, stream, 0};
 }
 
-// Fills an adapter as PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero.
+// Fills an adapter as PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero. Norms of rows have not
+// changed; what they begin with is not drawn but computed of the weight.
 RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
   if (param.name.ends_with(".lora_A.weight"))
     return {Distribution::Uniform, 1.0f / std::sqrt(static_cast<float>(param.shape.cols())), seed, stream, 0};
@@ -72,7 +73,8 @@ class Finder {
     if (request_.initial_halves) assume_initial_file();
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // apart, so that an adapter does not change the base's draws
     for (const ParamSpec& param : table_.params) {
-      const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
+      const bool draws = !param.adapter || param.shape.rank == 2;  // halves are the same with norms beside them
+      const uint32_t stream = !draws ? 0 : param.adapter ? of_adapter++ : of_model++;
       if (const auto replacement = from_adapter(param))
         sources_.params.push_back(*replacement);
       else if (param.adapter && request_.initial_halves)
@@ -119,9 +121,12 @@ class Finder {
   // Returns where the adapter holds a parameter, one of its own or one of the model's.
   std::optional<ParamSource> from_adapter(const ParamSpec& param) {
     if (!adapter_) return std::nullopt;
-    const auto found = adapter_->tensors.find(param.name);
+    const bool initial = param.constant && param.name.ends_with(kInitial);
+    if (!initial && param.adapter && param.shape.rank == 1) return std::nullopt;
+    const std::string own = initial ? param.name.substr(0, param.name.size() - kInitial.size()) : param.name;
+    const auto found = adapter_->tensors.find(own);
     if (found == adapter_->tensors.end() && !param.adapter) return std::nullopt;
-    const std::string& name = found == adapter_->tensors.end() ? param.name : found->second;
+    const std::string& name = found == adapter_->tensors.end() ? own : found->second;
     const SafetensorsEntry& entry =
         adapter_->index.require(name, param.shape, param.adapter ? "adapter_config.json, 'r'" : "config.json");
     return TensorPlace{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
@@ -313,6 +318,9 @@ class Finder {
       const size_t half = param.find(".lora_");
       if (half == std::string::npos)
         user_error("{}: found a parameter that the model does not have", adapter_->where(tensor));
+      if (!adapter_->config.dora && param.ends_with(kMagnitude))
+        user_error("{}: found norms of rows, as DoRA has them, expected adapter_config.json, key 'use_dora', to say so",
+                   adapter_->where(tensor));
       const std::string module = param.substr(kPeftPrefix.size(), half - kPeftPrefix.size());
       user_error("{}: found an adapter of '{}', expected one of {}", adapter_->where(tensor), module,
                  known.contains(module + ".weight") && module + ".weight" != embedding() &&
