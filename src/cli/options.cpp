@@ -295,6 +295,31 @@ std::vector<OptionSpec> data_specs() {
   };
 }
 
+// Returns the options of the learning rate.
+std::vector<OptionSpec> rate_specs() {
+  using O = Options;
+  return {
+      open_number_option("learning_rate", &O::learning_rate, 1e3,
+                         "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for other objectives than sft"),
+      word_option(
+          "schedule", &O::schedule,
+          {"constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay"},
+          "how the learning rate falls"),
+      integer_option("schedule_cycles", &O::schedule_cycles, 1, "cosine_with_restarts: how often it falls (1)"),
+      number_option("schedule_power", &O::schedule_power, 1e-3, 1e3,
+                    "polynomial: power of what is left of the run (1)"),
+      number_option("decay_ratio", &O::decay_ratio, 0, 1,
+                    "warmup_stable_decay: share of the steps, the last ones, in which the rate falls (0.1)"),
+      open_integer_option("warmup_steps", &O::warmup_steps, "steps of rising learning rate; wins over warmup_ratio",
+                          kMaxCount, 0),
+      open_number_option(
+          "warmup_ratio", &O::warmup_ratio, 1,
+          "warm-up as a share of all steps, rounded up (the first 3 %, rounded down; none for constant)"),
+      number_option("min_learning_rate_ratio", &O::min_learning_rate_ratio, 0, 1,
+                    "where all schedules but constant and inverse_sqrt end (0)"),
+  };
+}
+
 // Returns the options of what is learnt from replies that are judged.
 std::vector<OptionSpec> preference_specs() {
   using O = Options;
@@ -360,24 +385,6 @@ std::vector<OptionSpec> training_specs() {
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
-      open_number_option("learning_rate", &O::learning_rate, 1e3,
-                         "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for other objectives than sft"),
-      word_option(
-          "schedule", &O::schedule,
-          {"constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay"},
-          "how the learning rate falls"),
-      integer_option("schedule_cycles", &O::schedule_cycles, 1, "cosine_with_restarts: how often it falls (1)"),
-      number_option("schedule_power", &O::schedule_power, 1e-3, 1e3,
-                    "polynomial: power of what is left of the run (1)"),
-      number_option("decay_ratio", &O::decay_ratio, 0, 1,
-                    "warmup_stable_decay: share of the steps, the last ones, in which the rate falls (0.1)"),
-      open_integer_option("warmup_steps", &O::warmup_steps, "steps of rising learning rate; wins over warmup_ratio",
-                          kMaxCount, 0),
-      open_number_option(
-          "warmup_ratio", &O::warmup_ratio, 1,
-          "warm-up as a share of all steps, rounded up (the first 3 %, rounded down; none for constant)"),
-      number_option("min_learning_rate_ratio", &O::min_learning_rate_ratio, 0, 1,
-                    "where all schedules but constant and inverse_sqrt end (0)"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "AdamW's, not on norms and biases (0)"),
       number_option("beta1", &O::beta1, 0, kMostBeta, "AdamW's (0.9)"),
       number_option("beta2", &O::beta2, 0, kMostBeta, "AdamW's (0.999)"),
@@ -496,6 +503,7 @@ const std::vector<OptionSpec>& option_specs() {
   static const std::vector<OptionSpec> specs = [] {
     std::vector<OptionSpec> all = data_specs();
     std::ranges::move(preference_specs(), std::back_inserter(all));
+    std::ranges::move(rate_specs(), std::back_inserter(all));
     std::ranges::move(training_specs(), std::back_inserter(all));
     std::ranges::move(machine_specs(), std::back_inserter(all));
     std::ranges::for_each(all, refuse_empty);
