@@ -124,12 +124,54 @@ constexpr Default kAxolotl[] = {
     {"lora_dropout", "0", true},
 };
 
-constexpr Dialect kLlamaFactoryTables[] = {Dialect::LlamaFactory, Dialect::Trainer};
-constexpr Dialect kTrlTables[] = {Dialect::Trl, Dialect::Trainer, Dialect::Accelerate, Dialect::Launcher};
-constexpr Dialect kMiniCpmTables[] = {Dialect::MiniCpm, Dialect::Trainer};
-constexpr Dialect kAxolotlTables[] = {Dialect::Axolotl, Dialect::Accelerate, Dialect::Trainer, Dialect::Launcher};
-constexpr Dialect kLaunchTables[] = {Dialect::Launcher, Dialect::Accelerate};
-constexpr Dialect kAccelerateTables[] = {Dialect::Accelerate, Dialect::DeepSpeed};
+// Lists dialects, as those in whose tables an option is looked for.
+struct Dialects {
+  Dialect all[4];
+  size_t count;
+
+  template <class... D>
+  constexpr explicit Dialects(D... dialects) : all{dialects...}, count(sizeof...(dialects)) {}
+  constexpr operator std::span<const Dialect>() const { return {all, count}; }
+};
+
+// Holds what there is of a dialect: its own table, the defaults of its program, and where its options are looked for.
+struct Tables {
+  Dialect dialect;
+  std::span<const Row> (*rows)();
+  std::span<const Default> defaults;
+  Dialects looked_in;
+};
+
+using enum Dialect;
+
+// A row a dialect, in the order of the enumeration.
+constexpr Tables kTables[] = {
+    {Launcher, launcher_rows, {}, Dialects(Launcher, Accelerate)},
+    {Environment, environment_rows, {}, Dialects(Environment)},
+    {Trainer, trainer_rows, kTrainerDefaults, Dialects(Trainer)},
+    {LlamaFactory, llama_factory_rows, kLlamaFactory, Dialects(LlamaFactory, Trainer)},
+    {LlamaRecipes, llama_recipes_rows, kLlamaRecipes, Dialects(LlamaRecipes)},
+    {OpenRlhf, openrlhf_rows, kOpenRlhf, Dialects(OpenRlhf)},
+    {MiniCpm, minicpm_rows, kMiniCpm, Dialects(MiniCpm, Trainer)},
+    {Axolotl, axolotl_rows, kAxolotl, Dialects(Axolotl, Accelerate, Trainer, Launcher)},
+    {Trl, trl_rows, kTrl, Dialects(Trl, Trainer, Accelerate, Launcher)},
+    {DeepSpeed, deepspeed_rows, {}, Dialects(DeepSpeed)},
+    {Accelerate, accelerate_rows, {}, Dialects(Accelerate, DeepSpeed)},
+    {DatasetInfo, dataset_info_rows, {}, Dialects(DatasetInfo)},
+};
+
+constexpr bool in_order() {
+  for (size_t i = 0; i < std::size(kTables); i++)
+    if (kTables[i].dialect != static_cast<Dialect>(i)) return false;
+  return true;
+}
+static_assert(in_order());
+
+const Tables& tables(Dialect dialect) {
+  const auto at = static_cast<size_t>(dialect);
+  check(at < std::size(kTables), "translate: dialect {} has no tables", at);
+  return kTables[at];
+}
 
 bool matches(std::string_view pattern, std::string_view name) {
   const bool open_end = pattern.ends_with('*'), open_begin = pattern.starts_with('*');
@@ -171,79 +213,9 @@ char letter(Mark mark) {
   return 'x';
 }
 
-std::span<const Row> rows_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::Launcher:
-      return launcher_rows();
-    case Dialect::Environment:
-      return environment_rows();
-    case Dialect::Trainer:
-      return trainer_rows();
-    case Dialect::LlamaFactory:
-      return llama_factory_rows();
-    case Dialect::LlamaRecipes:
-      return llama_recipes_rows();
-    case Dialect::OpenRlhf:
-      return openrlhf_rows();
-    case Dialect::MiniCpm:
-      return minicpm_rows();
-    case Dialect::Axolotl:
-      return axolotl_rows();
-    case Dialect::Trl:
-      return trl_rows();
-    case Dialect::DeepSpeed:
-      return deepspeed_rows();
-    case Dialect::Accelerate:
-      return accelerate_rows();
-    case Dialect::DatasetInfo:
-      break;
-  }
-  return dataset_info_rows();
-}
-
-std::span<const Default> defaults_of(Dialect program) {
-  switch (program) {
-    case Dialect::LlamaRecipes:
-      return kLlamaRecipes;
-    case Dialect::Trainer:
-      return kTrainerDefaults;
-    case Dialect::LlamaFactory:
-      return kLlamaFactory;
-    case Dialect::MiniCpm:
-      return kMiniCpm;
-    case Dialect::Trl:
-      return kTrl;
-    case Dialect::OpenRlhf:
-      return kOpenRlhf;
-    case Dialect::Axolotl:
-      return kAxolotl;
-    default:
-      return {};
-  }
-}
-
-std::span<const Dialect> tables_of(Dialect dialect) {
-  static constexpr Dialect kOwn[] = {Dialect::Launcher,     Dialect::Environment,  Dialect::Trainer,
-                                     Dialect::LlamaFactory, Dialect::LlamaRecipes, Dialect::OpenRlhf,
-                                     Dialect::MiniCpm,      Dialect::Axolotl,      Dialect::Trl,
-                                     Dialect::DeepSpeed,    Dialect::Accelerate,   Dialect::DatasetInfo};
-  switch (dialect) {
-    case Dialect::LlamaFactory:
-      return kLlamaFactoryTables;
-    case Dialect::Trl:
-      return kTrlTables;
-    case Dialect::MiniCpm:
-      return kMiniCpmTables;
-    case Dialect::Axolotl:
-      return kAxolotlTables;
-    case Dialect::Launcher:
-      return kLaunchTables;
-    case Dialect::Accelerate:
-      return kAccelerateTables;
-    default:
-      return {&kOwn[static_cast<size_t>(dialect)], 1};
-  }
-}
+std::span<const Row> rows_of(Dialect dialect) { return tables(dialect).rows(); }
+std::span<const Default> defaults_of(Dialect program) { return tables(program).defaults; }
+std::span<const Dialect> tables_of(Dialect dialect) { return tables(dialect).looked_in; }
 
 const Row* find_row(const Setting& setting) {
   for (const bool patterns : {false, true})
