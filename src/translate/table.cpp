@@ -53,6 +53,7 @@ constexpr Default kLlamaFactory[] = {
     {"lora_target", "all", true},
     {"cutoff_len", "2048"},
     {"packing", "false"},
+    {"pref_beta", "0.1", false, "dpo kto"},
 };
 constexpr Default kMiniCpm[] = {
     {"per_device_train_batch_size", "8"},
@@ -75,7 +76,8 @@ constexpr Default kTrl[] = {
     {"per_device_train_batch_size", "8"},
     {"gradient_accumulation_steps", "1"},
     {"num_train_epochs", "3"},
-    {"learning_rate", "2e-5"},
+    {"learning_rate", "2e-5", false, "sft"},
+    {"learning_rate", "1e-6", false, "dpo orpo cpo kto"},
     {"lr_scheduler_type", "linear"},
     {"warmup_ratio", "0"},
     {"logging_steps", "10"},
@@ -86,14 +88,21 @@ constexpr Default kTrl[] = {
     {"lora_r", "16", true},
     {"lora_alpha", "32", true},
     {"lora_dropout", "0.05", true},
-    {"assistant_only_loss", "false"},
+    {"assistant_only_loss", "false", false, "sft"},
     {"use_bnb_nested_quant", "false"},
+    {"beta", "0.1", false, "dpo orpo cpo kto"},
+    {"loss_type", "sigmoid", false, "dpo cpo"},
+    {"cpo_alpha", "1", false, "cpo"},
+    {"train_sampling_strategy", "sequential", false, "kto"},
 };
 constexpr Default kOpenRlhf[] = {
     {"train_batch_size", "128"},
-    {"max_len", "2048"},
-    {"max_epochs", "2"},
-    {"learning_rate", "5e-6", true},
+    {"max_len", "2048", false, "sft kto"},
+    {"max_len", "512", false, "dpo"},
+    {"max_epochs", "2", false, "sft"},
+    {"max_epochs", "1", false, "dpo kto"},
+    {"learning_rate", "5e-6", true, "sft"},
+    {"learning_rate", "1e-5", true, "dpo kto"},
     {"adam_betas", "0.9,0.95", true},
     {"lr_scheduler", "cosine_with_min_lr"},
     {"lr_warmup_ratio", "0.03"},
@@ -106,8 +115,10 @@ constexpr Default kOpenRlhf[] = {
     {"max_ckpt_num", "3"},
     {"save_steps", "-1"},
     {"eval_steps", "-1"},
-    {"input_key", "input"},
-    {"input_template", "User: {}\nAssistant: "},
+    {"input_key", "input", false, "sft kto"},
+    {"input_template", "User: {}\nAssistant: ", false, "sft kto"},
+    {"beta", "0.1", false, "dpo"},
+    {"beta", "0.01", false, "kto"},
 };
 constexpr Default kAxolotl[] = {
     {"micro_batch_size", "1"},
@@ -122,6 +133,8 @@ constexpr Default kAxolotl[] = {
     {"train_on_inputs", "false"},
     {"adapter", ""},
     {"lora_dropout", "0", true},
+    {"rl_beta", "0.1", false, "dpo ipo orpo simpo kto"},
+    {"cpo_alpha", "1", false, "simpo"},
 };
 
 // Lists dialects, as those in whose tables an option is looked for.
