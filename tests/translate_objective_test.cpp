@@ -134,6 +134,7 @@ TEST(TranslateObjective, AReferenceIsTheModelOrItsAdapter) {
   EXPECT_TRUE(objective(factory("stage: dpo\nref_model: m\nadapter_name_or_path: a\nref_model_adapters: a\n"))
                   .adapted_reference);
   EXPECT_TRUE(factory("stage: dpo\nref_model: m\nadapter_name_or_path: a\nref_model_adapters: b\n").changes);
+  EXPECT_EQ(loaded(factory("stage: dpo\nadapter_name_or_path: a,b\nref_model_adapters: a,b\n")).reference, "auto");
   EXPECT_EQ(line_of(trl("dpo", "--precompute_ref_log_probs"), "--precompute_ref_log_probs").mark, '.');
   for (const char* refused : {"--reference_free", "--sync_ref_model", "--ld_alpha 0", "--ld_alpha 0.5",
                               "--use_weighting", "--f_divergence_type js_divergence"})
@@ -144,6 +145,9 @@ TEST(TranslateObjective, AReferenceIsTheModelOrItsAdapter) {
 TEST(TranslateObjective, WhatAnObjectiveHasNoUseForIsSaid) {
   EXPECT_EQ(line_of(factory("stage: dpo\nsimpo_gamma: 2\n"), "simpo_gamma").mark, '.');
   EXPECT_EQ(line_of(factory("stage: sft\npref_beta: 2\n"), "pref_beta").mark, '.');
+  const Options texts = loaded(axolotl("rl: dpo\npretraining_dataset: t.jsonl\n"));
+  EXPECT_EQ(texts.data_format, "auto");
+  EXPECT_EQ(texts.train_on, "assistant");
   EXPECT_TRUE(factory("stage: kto\npref_ftx: 1\n").changes);
   EXPECT_TRUE(trl("kto", "--loss_type apo_zero_unpaired").changes);
   EXPECT_TRUE(trl("sft", "--beta 0.1").changes) << "a file of another command's";

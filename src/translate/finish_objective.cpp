@@ -244,7 +244,7 @@ void finish_reference(Translator& t) {
   if (!adapter) return;
   if (is_off(adapter->value))
     t.judge(*adapter, Mark::Same, "none");
-  else if (same && adapter->value == t.value("adapter"))
+  else if (same && t.has("adapter") && adapter->value == t.value("adapter"))
     t.put("reference", "adapter", *adapter);
   else
     t.judge(*adapter, Mark::Refused,
@@ -297,7 +297,9 @@ void finish_objective(Translator& t) {
     finish_number(t, "undesirable", "undesirable_weight");
   }
   if (objective == "dpo" || objective == "kto") finish_reference(t);
-  if (t.has("train_on")) t.drop("train_on", "replies are what is judged");
+  // What is said of other data is of no use beside pairs and labels.
+  for (const char* key : {"train_on", "data_format"})
+    if (t.has(key)) t.drop(key, "replies are what is judged");
   remark_on_objective(t, objective);
 }
 
