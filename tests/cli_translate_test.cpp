@@ -1,4 +1,8 @@
 // snug translate as a command, and what it writes as a job of snug's.
+#include <fmt/format.h>
+
+#include <set>
+
 #include "cli_fixture.h"
 #include "translate_cases.h"
 
@@ -62,24 +66,29 @@ TEST_F(TranslateCli, FilesNeedNoDashesAndFlagsAreSnugs) {
 // What translates whole, and the five jobs that snug exists for, on a tiny model and data.
 TEST_F(TranslateCli, JobsArePlanned) {
   size_t planned = 0;
+  std::string pairs;  // of which kto makes replies with labels
+  for (int i = 0; i < 8; i++)
+    pairs += fmt::format("{{\"prompt_ids\": [{}, 6], \"chosen_ids\": [7, 8, {}], \"rejected_ids\": [9]}}\n", i, i);
+  put(at("pairs.jsonl"), pairs);
   for (const std::string& name : case_names()) {
     const TranslatedJob job = read_case(name).translated();
     if (job.changes && !name.starts_with("job")) continue;
-    std::string text;
+    std::string text, data = kModels / "data.jsonl";
     std::istringstream lines(job.job);
     for (std::string line; std::getline(lines, line);) {
       const std::string key = line.substr(0, line.find(':'));
-      if (key != "model" && key != "data" && key != "data_format" && key != "validation" && key != "columns" &&
-          key != "prompt")
-        text += line + "\n";
+      const std::set<std::string> of_theirs{"model",   "data",   "data_format", "validation",
+                                            "columns", "prompt", "adapter",     "reference"};
+      if (!of_theirs.contains(key)) text += line + "\n";
+      if (key == "objective") data = at("pairs.jsonl");
     }
     put(at("job.yaml"), text);
-    const Outcome outcome = run({"plan", "job.yaml", "--model", kModels / "llama", "--data", kModels / "data.jsonl",
-                                 "--machine", "8xH100", "--json"});
+    const Outcome outcome =
+        run({"plan", "job.yaml", "--model", kModels / "llama", "--data", data, "--machine", "8xH100", "--json"});
     EXPECT_EQ(outcome.code, 0) << name << "\n" << outcome.err;
     planned++;
   }
-  EXPECT_GE(planned, 20U);
+  EXPECT_GE(planned, 36U);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Commands and files of other programs, as tests/fixtures/translate has them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -54,6 +56,13 @@ inline TranslateCase read_case(const std::string& name) {
     return text_if_there(kTranslateCases / "shared" / path);
   };
   return result;
+}
+
+inline const ReportLine& line_of(const TranslatedJob& job, const std::string& option) {
+  static const ReportLine kNone;
+  const auto found = std::ranges::find(job.report, option, &ReportLine::option);
+  EXPECT_NE(found, job.report.end()) << option;
+  return found == job.report.end() ? kNone : *found;
 }
 
 inline std::vector<std::string> case_names() {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/job_file.h"
+#include "cli/objective.h"
 #include "expect_error.h"
 #include "translate/gather.h"
 #include "translate/ours.h"
@@ -28,7 +29,7 @@ Options loaded(const std::string& job) {
 }
 
 TEST(Translate, PeersCommandsBecomeTheStoredJobs) {
-  EXPECT_GE(case_names().size(), 45U);
+  EXPECT_GE(case_names().size(), 78U);
   for (const std::string& name : case_names()) {
     const TranslateCase one = read_case(name);
     const TranslatedJob result = one.translated();
@@ -51,7 +52,7 @@ TEST(Translate, EveryJobLoads) {
     for (const bool pin : {false, true}) {
       TranslateCase one = read_case(name);
       one.request.pin = pin;
-      EXPECT_NO_THROW(loaded(one.translated().job)) << name << "\n" << one.translated().job;
+      EXPECT_NO_THROW(objective_of(loaded(one.translated().job))) << name << "\n" << one.translated().job;
     }
   }
 }
@@ -95,14 +96,22 @@ TEST(TranslateTable, EveryRowJudgesEveryValue) {
         for (const Row& row : rows_of(table)) {
           std::string names(row.names), name = names.substr(0, names.find(' '));
           std::ranges::replace(name, '*', 'x');
-          for (const std::string& value : values) {
-            Setting setting;
-            setting.dialect = dialect;
-            setting.name = setting.written = name;
-            setting.value = value;
-            Translator t(program, "train", "torchrun", {setting}, 2);
-            ASSERT_NO_THROW(t.translate()) << program_name << " " << name << " " << value;
-          }
+          for (const std::string& value : values)
+            for (const std::string task : {"train", "dpo", "cpo", "kto", "ppo"}) {
+              const auto given = [](Dialect of, const std::string& option, const std::string& text) {
+                Setting setting;
+                setting.dialect = of;
+                setting.name = setting.written = option;
+                setting.value = text;
+                return setting;
+              };
+              const std::string asks = program == Dialect::Axolotl ? "rl" : "stage";
+              std::vector<Setting> settings{given(dialect, name, value)};
+              const bool by_option = program == Dialect::Axolotl || program == Dialect::LlamaFactory;
+              if (by_option && task != "train" && name != asks) settings.push_back(given(program, asks, task));
+              Translator t(program, by_option ? "train" : task, "torchrun", settings, 2);
+              ASSERT_NO_THROW(t.translate()) << program_name << " " << task << " " << name << " " << value;
+            }
         }
     }
   }
@@ -131,13 +140,6 @@ TranslatedJob factory(const std::string& lines, const std::map<std::string, std:
     const auto found = files.find(path);
     return found == files.end() ? std::nullopt : std::optional(found->second);
   });
-}
-
-const ReportLine& line_of(const TranslatedJob& job, const std::string& option) {
-  static const ReportLine kNone;
-  const auto found = std::ranges::find(job.report, option, &ReportLine::option);
-  EXPECT_NE(found, job.report.end()) << option;
-  return found == job.report.end() ? kNone : *found;
 }
 
 TEST(TranslateRules, TheCommandLineWinsOverTheFileAndDeepSpeedOverBoth) {

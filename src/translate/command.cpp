@@ -57,6 +57,8 @@ constexpr Program kPrograms[] = {
     {"finetune", Dialect::MiniCpm, "train"},
     {"run_clm", Dialect::Trainer, "train"},
     {"run_sft", Dialect::Trainer, "train"},
+    {"run_dpo", Dialect::Trl, "dpo"},
+    {"run_orpo", Dialect::Trl, "orpo"},
 };
 
 // Words that start a program and have options of their own.

@@ -26,6 +26,7 @@ struct DataSets {
   std::string format;  // of all, if they agree
   bool formats_differ = false;
   std::string from;
+  std::string set_template;  // of axolotl's types that have one
 
   void add_format(const std::string& one) {
     if (format.empty()) format = one;
@@ -60,8 +61,9 @@ const Setting* of_item(const Translator& t, const char* name, int64_t item) {
 
 void add_entry_columns(Translator& t, DataSets& sets, bool sharegpt, bool text) {
   static constexpr std::pair<std::string_view, std::string_view> kColumns[] = {
-      {"prompt", "instruction"}, {"query", "input"}, {"response", "output"},  {"history", "history"},
-      {"system", "system"},      {"tools", "tools"}, {"messages", "messages"}};
+      {"prompt", "instruction"}, {"query", "input"},  {"response", "output"},   {"history", "history"},
+      {"system", "system"},      {"tools", "tools"},  {"messages", "messages"}, {"chosen", "chosen"},
+      {"rejected", "rejected"},  {"kto_tag", "label"}};
   const bool one = sets.files.size() + sets.held_out.size() <= 1;
   for (const Setting* setting : t.all_held("column")) {
     if (setting->dialect != Dialect::DatasetInfo) continue;
@@ -70,8 +72,10 @@ void add_entry_columns(Translator& t, DataSets& sets, bool sharegpt, bool text) 
         std::ranges::find(kColumns, theirs, &std::pair<std::string_view, std::string_view>::first);
     if (theirs == "images" || theirs == "videos" || theirs == "audios")
       t.judge(*setting, Mark::Refused, filled("the set has them, and they are not supported yet", *setting));
-    else if (theirs == "chosen" || theirs == "rejected" || theirs == "kto_tag")
-      t.judge(*setting, Mark::Refused, filled(say::kObjective, *setting));
+    else if ((theirs == "chosen" || theirs == "rejected" || theirs == "kto_tag") && !t.learns_preferences())
+      t.judge(*setting, Mark::Refused, "of preferences, and no objective on these is asked for");
+    else if (theirs == "kto_tag" && setting->value == theirs)
+      t.judge(*setting, Mark::Same, "found by looking");
     else if (found == std::end(kColumns))
       t.judge(*setting, Mark::Refused, filled("no column that snug looks for", *setting));
     else if (text && theirs == "prompt")
@@ -109,7 +113,7 @@ void add_llama_factory(Translator& t, DataSets& sets) {
   std::string directory = "data";
   for (const Setting& setting : t.settings())
     if (setting.name == "dataset_dir" && !setting.value.empty()) directory = setting.value;
-  const bool text = lower_case(t.value("stage")) == "pt";
+  const bool text = t.task() == "pt";
   bool sharegpt = false;
   for (const auto& [name, first] : {std::pair("dataset", int64_t{0}), {"validation", kHeldOut}}) {
     const Setting* setting = t.held(name);
@@ -133,7 +137,7 @@ void add_llama_factory(Translator& t, DataSets& sets) {
         (listed ? hub : missing).push_back(items[i]);
       }
       if (formatting) {
-        t.judge(*formatting, Mark::Same, "data_format");
+        t.judge(*formatting, Mark::Same, t.learns_preferences() ? "found by looking" : "data_format");
         sharegpt = sharegpt || formatting->value == "sharegpt";
       }
       if (file && !text) sets.add_format(formatting && formatting->value == "sharegpt" ? "sharegpt" : "alpaca");
@@ -152,6 +156,36 @@ void add_llama_factory(Translator& t, DataSets& sets) {
 }
 
 // ---- axolotl --------------------------------------------------------------------------------------------------------
+
+// Judges the type of a set of preferences, "llama3.ultra": a template, and which fields the turns are in.
+void add_preference_type(Translator& t, DataSets& sets, const Setting& setting, bool one) {
+  const std::string word = lower_case(setting.value), kind = word.substr(0, word.find('.'));
+  const std::string fields = kind.size() < word.size() ? word.substr(kind.size() + 1) : "";
+  if (kind == "chat_template" || kind == "passthrough" || kind == "user_defined") {
+    t.judge(setting, Mark::Same,
+            kind == "chat_template" ? "rendered by the chat template, as there" : "as the data's shape says");
+    return;
+  }
+  const bool other = !sets.set_template.empty() && sets.set_template != kind;
+  if ((kind != "chatml" && kind != "llama3" && kind != "mistral") || fields == "nectar" || other) {
+    t.judge(setting, Mark::Refused,
+            filled("snug reads chat_template, chatml, llama3 and mistral, one for all sets", setting));
+    return;
+  }
+  sets.set_template = kind;
+  t.set("template", kind, setting.written);
+  // A text under prompt is taken as it is unless it is said to be an instruction.
+  const bool asked = fields == "prompt_pairs" || (fields == "ultra" && !t.learns_pairs());
+  if (asked && !one) {
+    t.judge(setting, Mark::Refused,
+            filled("columns hold for all files of a run: name prompts instruction in the file", setting));
+    return;
+  }
+  if (asked) sets.columns["instruction"] = "prompt";
+  t.judge(setting, Mark::Changed,
+          fmt::format("template: {}{}; ends of turns differ by version: snug tokenize --json shows a sample", kind,
+                      asked ? ", columns: {instruction: prompt}" : ""));
+}
 
 // Judges a data set's type and adds its shape.
 void add_axolotl_type(Translator& t, DataSets& sets, const Setting& setting) {
@@ -183,6 +217,11 @@ void add_axolotl_column(Translator& t, DataSets& sets, const Setting& setting, b
       {"field_tools", {"tools", {"tools"}}},
       {"field", {"text", {"text"}}},
       {"text_column", {"text", {"text"}}},
+      {"field_prompt", {"prompt", {"prompt"}}},
+      {"field_chosen", {"chosen", {"chosen", "chosen_response"}}},
+      {"field_rejected", {"rejected", {"rejected", "rejected_response"}}},
+      {"field_completion", {"completion", {"completion"}}},
+      {"field_label", {"label", {"label"}}},
       {"message_field_role", {"role", {"role", "from"}}},
       {"message_field_content", {"content", {"content", "value"}}},
       {"message_field_training", {"train", {"train", "training"}}},
@@ -211,7 +250,12 @@ void add_axolotl_roles(Translator& t, DataSets& sets, const Setting& setting) {
 
 void add_axolotl(Translator& t, DataSets& sets) {
   const size_t count = t.all_held("dataset").size();
-  for (const Setting* setting : t.all_held("dataset_type")) add_axolotl_type(t, sets, *setting);
+  for (const Setting* setting : t.all_held("dataset_type")) {
+    if (t.learns_preferences())
+      add_preference_type(t, sets, *setting, count <= 1);
+    else
+      add_axolotl_type(t, sets, *setting);
+  }
   for (const Setting* setting : t.all_held("column")) add_axolotl_column(t, sets, *setting, count <= 1);
   for (const Setting* setting : t.all_held("role")) add_axolotl_roles(t, sets, *setting);
   for (const Setting* setting : t.all_held("data_files")) {
@@ -262,10 +306,9 @@ void add_names(Translator& t, const char* name, std::vector<std::string>& files,
 void write(Translator& t, DataSets& sets) {
   if (!sets.files.empty()) t.set_list("data", sets.files, sets.from);
   if (!sets.held_out.empty()) t.set_list("validation", sets.held_out, "held-out data sets");
-  const bool pairs = std::ranges::any_of(t.settings(), [](const Setting& one) {
-    return one.dialect == Dialect::DatasetInfo && one.name == "ranking" && !is_off(one.value);
-  });
-  if (!pairs && !sets.formats_differ && !sets.format.empty() && sets.format != "auto" && !sets.files.empty())
+  // Which shape of preferences it is, is found by looking.
+  if (!t.learns_preferences() && !sets.formats_differ && !sets.format.empty() && sets.format != "auto" &&
+      !sets.files.empty())
     t.set("data_format", sets.format, "of all sets");
   if (sets.format == "text" && !sets.formats_differ) t.set("train_on", "all", "texts as they are");
   if (!sets.columns.empty()) t.set_map("columns", sets.columns, "fields by other names");

@@ -18,11 +18,23 @@ void put_always(Translator& t, std::string_view key, const std::string& value, c
 }
 
 bool raw_text(const Translator& t) {
-  return lower_case(t.value("stage")) == "pt" || t.on("pretrain_mode") || t.on("pretraining") ||
-         t.program() == Dialect::Trainer;
+  return t.task() == "pt" || t.on("pretrain_mode") || t.on("pretraining") || t.program() == Dialect::Trainer;
+}
+
+// Nobody packs preferences; a block of a pair is one of two replies with their prompts.
+void finish_unpacked(Translator& t) {
+  for (const char* name : {"neat_packing", "packing_strategy"})
+    t.judge_all(name, Mark::Decided, "preferences are not packed there");
+  for (const char* name : {"packing", "or_packing"})
+    for (const Setting* setting : t.all_held(name)) {
+      const bool off = is_off(setting->value);
+      put_always(t, "packing", "false", *setting, off ? Mark::Same : Mark::Changed,
+                 off ? "" : "a step keeps its number of samples; packing: true would put more in one");
+    }
 }
 
 void finish_packing(Translator& t) {
+  if (t.learns_preferences()) return finish_unpacked(t);
   if (const Setting* batching = t.held("batching")) {
     if (lower_case(batching->value) == "packing") {
       put_always(t, "packing", "true", *batching, Mark::Changed, "samples of a block do not see each other here");
@@ -74,8 +86,12 @@ void finish_packing(Translator& t) {
 
 void finish_sequence(Translator& t) {
   for (const Setting* setting : t.all_held("sequence_length")) {
+    const std::optional<double> half = t.learns_pairs() ? read_number(setting->value) : std::nullopt;
     if (is_off(setting->value))
       t.judge(*setting, Mark::Changed, "samples are cut at sequence_length, 2048 unless it is said");
+    else if (half)
+      t.put("sequence_length", number_text(2 * *half), *setting, Mark::Changed,
+            fmt::format("of both replies with their prompts together, of which each has {} there", setting->value));
     else
       t.put("sequence_length", setting->value, *setting);
   }
@@ -119,6 +135,55 @@ void finish_template(Translator& t) {
   }
 }
 
+// Returns a pattern of theirs, with {} for the prompt, as snug spells it: a new line is a backslash and an n, and a
+// backslash two.
+std::string spelt_pattern(std::string text, std::string_view field) {
+  if (is_off(text)) text = "{}";
+  if (const size_t place = text.find("{}"); place != std::string::npos) text.replace(place, 2, field);
+  std::string spelt;
+  for (const char c : text) spelt += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string{c};
+  return spelt;
+}
+
+// OpenRLHF's fields of preferences, whose prompts a chat template or a pattern makes.
+void finish_openrlhf_preferences(Translator& t) {
+  const bool pairs = t.learns_pairs(), chat = t.on("apply_chat_template");
+  const Setting* pattern = t.held("input_template");
+  for (const char* name : {"apply_chat_template", "multiturn", "pretrain_mode"})
+    t.judge_all(name, Mark::Same, t.on(name) ? "as the data's shape says" : "off");
+  for (const char* name : {"input_key", "output_key", "label_key", "chosen_key", "rejected_key", "prompt_key"})
+    t.judge_all(name, Mark::Decided, "it is of other data");
+  t.judge_all("input_template", Mark::Decided, "it is of other data");
+  std::map<std::string, std::string> columns;
+  const auto name_field = [&](const char* held, const std::string& ours) {
+    const Setting* setting = t.held(held);
+    if (!setting || is_off(setting->value)) return;
+    t.judge(*setting, Mark::Same, setting->value == ours ? "found by looking" : "columns");
+    if (setting->value != ours) columns[ours] = setting->value;
+  };
+  const char* prompt = pairs ? "prompt_key" : t.on("prompt_key") ? "prompt_key" : "input_key";
+  if (pairs) {
+    name_field("chosen_key", "chosen");
+    name_field("rejected_key", "rejected");
+  } else {
+    name_field("output_key", "completion");
+    name_field("label_key", "label");
+  }
+  const bool asks = t.on(prompt) && (pairs || t.on("output_key"));
+  if (asks && (pairs || !chat)) name_field(prompt, "prompt");
+  if (!chat && asks && pattern && !is_off(pattern->value)) {
+    t.set("prompt", yaml_text(spelt_pattern(pattern->value, "{prompt}")),
+          pattern->is_default ? "their default" : pattern->written);
+    t.judge(*pattern, Mark::Changed, "prompt; it begins with BOS here, and the reply ends without a space before EOS");
+  }
+  if (!chat && pairs && !asks)
+    t.remark(
+        "without prompt_key and a chat template all of a text carries loss in OpenRLHF; here what both texts begin "
+        "with "
+        "is the prompt");
+  if (!columns.empty()) t.set_map("columns", columns, "fields by other names");
+}
+
 // OpenRLHF's ways to make a prompt: a chat template, or a pattern around one field.
 void finish_openrlhf_prompt(Translator& t) {
   const Setting *input = t.held("input_key"), *output = t.held("output_key"), *pattern = t.held("input_template");
@@ -126,6 +191,9 @@ void finish_openrlhf_prompt(Translator& t) {
   std::map<std::string, std::string> columns;
   for (const char* name : {"apply_chat_template", "multiturn", "pretrain_mode"})
     t.judge_all(name, Mark::Same, t.on(name) ? "as the data's shape says" : "off");
+  for (const char* name : {"chosen_key", "rejected_key", "prompt_key", "label_key"})
+    t.judge_all(name, t.task() == "sft" ? Mark::Refused : Mark::Left,
+                t.task() == "sft" ? "sft has no such option" : "of an objective that is not translated");
   t.judge_all("input_key", Mark::Same, "columns");
   t.judge_all("output_key", Mark::Same, "columns");
   t.judge_all("input_template", Mark::Decided, "it is of other data");
@@ -143,21 +211,14 @@ void finish_openrlhf_prompt(Translator& t) {
   } else if (t.on("output_key")) {
     columns["instruction"] = input ? input->value : "input";
     columns["output"] = output->value;
-    std::string text = pattern ? pattern->value : "{}";
-    if (const size_t place = text.find("{}"); place != std::string::npos) text.replace(place, 2, "{instruction}");
-    // snug's pattern spells a new line with a backslash and an n, and a backslash with two.
-    std::string spelt;
-    for (const char c : text) spelt += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string{c};
-    text = spelt;
-    if (is_off(text)) text = "{instruction}";
+    const std::string text = spelt_pattern(pattern ? pattern->value : "", "{instruction}");
     t.set("prompt", yaml_text(text), pattern && !pattern->is_default ? pattern->written : "their default");
     t.set("data_format", "alpaca", "input_key, output_key");
     if (pattern)
       t.judge(*pattern, Mark::Changed,
               "prompt; it begins with BOS here, and the reply ends without a space before EOS");
   }
-  if (!columns.empty() && (t.command() == "sft" || t.command() == "train"))
-    t.set_map("columns", columns, "input_key, output_key");
+  if (!columns.empty() && t.task() == "sft") t.set_map("columns", columns, "input_key, output_key");
 }
 
 void finish_loss(Translator& t) {
@@ -171,14 +232,6 @@ void finish_loss(Translator& t) {
   if (raw_text(t) && t.program() != Dialect::OpenRlhf) {
     t.set("data_format", "text", "texts as they are");
     t.set("train_on", "all", "texts as they are");
-  }
-  if (const Setting* stage = t.held("stage")) {
-    const std::string word = lower_case(stage->value);
-    const bool known = word == "sft" || word == "pt" || word.empty();
-    t.judge(*stage, known ? Mark::Same : Mark::Refused,
-            word == "pt" ? "data_format: text, train_on: all"
-            : known      ? "as here"
-                         : filled(say::kObjective, *stage));
   }
 }
 
@@ -196,7 +249,10 @@ void finish_counts(Translator& t) {
 
 void finish_data(Translator& t) {
   finish_loss(t);
-  if (t.program() == Dialect::OpenRlhf) finish_openrlhf_prompt(t);
+  if (t.program() == Dialect::OpenRlhf && t.learns_preferences())
+    finish_openrlhf_preferences(t);
+  else if (t.program() == Dialect::OpenRlhf)
+    finish_openrlhf_prompt(t);
   finish_template(t);
   finish_data_sets(t);
   finish_counts(t);
@@ -279,7 +335,7 @@ void finish_saving(Translator& t) {
 void finish_remarks(Translator& t) {
   if (t.program() == Dialect::DeepSpeed || t.program() == Dialect::Accelerate) return;
   const bool by_pass = t.program() == Dialect::LlamaRecipes || t.program() == Dialect::MiniCpm;
-  if (t.program() == Dialect::LlamaFactory && lower_case(t.value("stage")) != "pt")
+  if (t.program() == Dialect::LlamaFactory && t.task() != "pt" && !t.learns_pairs())
     t.remark(
         "of a sample that is too long LLaMA-Factory cuts prompt and reply by their shares, and leaves out turns that "
         "begin "

@@ -214,14 +214,31 @@ void finish_targets(Translator& t) {
   }
 }
 
+// TRL and what is made of it switch every dropout off where preferences are learnt, that of adapters too.
+bool drops_nothing(const Translator& t) {
+  const bool keeps = t.held("disable_dropout") && !t.on("disable_dropout");
+  return t.learns_preferences() && t.program() != Dialect::OpenRlhf && !keeps;
+}
+
+void finish_dropout(Translator& t) {
+  for (const Setting* setting : t.all_held("lora_dropout")) {
+    if (setting->value.empty())
+      t.judge(*setting, Mark::Same, "nothing stands there");
+    else if (drops_nothing(t) && !is_off(setting->value))
+      t.put("lora_dropout", "0", *setting, Mark::Changed, "preferences are learnt without any dropout there");
+    else
+      t.put("lora_dropout", setting->value, *setting);
+  }
+}
+
 void finish_adapter_options(Translator& t) {
-  for (const auto& [held, key] : {std::pair("lora_rank", "lora_rank"), {"lora_dropout", "lora_dropout"}})
-    for (const Setting* setting : t.all_held(held)) {
-      if (setting->value.empty())
-        t.judge(*setting, Mark::Same, "nothing stands there");
-      else
-        t.put(key, setting->value, *setting);
-    }
+  for (const Setting* setting : t.all_held("lora_rank")) {
+    if (setting->value.empty())
+      t.judge(*setting, Mark::Same, "nothing stands there");
+    else
+      t.put("lora_rank", setting->value, *setting);
+  }
+  finish_dropout(t);
   const Setting* alpha = t.held("lora_alpha");
   t.judge_all("lora_alpha", Mark::Same, "nothing stands there");
   if (alpha && !alpha->value.empty()) {
@@ -331,6 +348,7 @@ void finish_method(Translator& t) {
          {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "rslora", "dora", "target_linear"})
       t.judge_all(name, Mark::Decided, "nothing has adapters");
   }
+  t.judge_all("disable_dropout", Mark::Same, "dropout is on adapters alone");
   finish_base(t, method);
   finish_start(t);
   if (const Setting* tune = t.held("tune_llm")) {

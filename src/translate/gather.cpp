@@ -65,12 +65,22 @@ class Gatherer {
     all.insert(all.end(), std::make_move_iterator(found_.settings.begin()),
                std::make_move_iterator(found_.settings.end()));
     all.insert(all.end(), std::make_move_iterator(last_.begin()), std::make_move_iterator(last_.end()));
+    std::ranges::for_each(all, read_negation);
     if (all.size() > kMaxSettings) user_error("found {} options, expected at most {}", all.size(), kMaxSettings);
     found_.settings = std::move(all);
     return std::move(found_);
   }
 
  private:
+  // A switch of transformers' parser that is on by itself is turned off by its name behind "no_".
+  static void read_negation(Setting& setting) {
+    if (!setting.is_switch || !setting.name.starts_with("no_") || find_row(setting)) return;
+    Setting off = setting;
+    off.name.erase(0, 3);
+    off.value = "false";
+    if (find_row(off)) setting = std::move(off);
+  }
+
   // ---- Files --------------------------------------------------------------------------------------------------------
 
   // Returns a file's text: as it is named, or from the folder of the file that names it.
@@ -202,8 +212,8 @@ class Gatherer {
     found_.command = found.command;
     found_.starts_by = found.starts_by;
     found_.settings = std::move(found.settings);
-    const bool objective =
-        (found.program == Dialect::Trl || found.program == Dialect::OpenRlhf) && found.command != "sft";
+    const bool objective = (found.program == Dialect::Trl || found.program == Dialect::OpenRlhf) &&
+                           found.command != "sft" && found.command != "train";
     if (found.program == Dialect::LlamaFactory || found.program == Dialect::Axolotl) refuse_other_commands();
     if (objective) {
       Setting setting;

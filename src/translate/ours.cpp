@@ -18,6 +18,7 @@ constexpr OurKey kKeys[] = {
     {Kind::Word, "init", "pretrained", 0, 0, "pretrained random"},
     {Kind::Text, "adapter", ""},
     {Kind::List, "data", ""},
+    {Kind::Word, "objective", "sft", 0, 0, "sft dpo orpo simpo kto"},
     {Kind::Word, "data_format", "auto", 0, 0, "auto alpaca sharegpt messages text tokens preference labelled"},
     {Kind::Map, "columns", ""},
     {Kind::Map, "roles", ""},
@@ -29,6 +30,14 @@ constexpr OurKey kKeys[] = {
     {Kind::Integer, "sequence_length", "2048", 2, kCount},
     {Kind::Word, "long_samples", "cut", 0, 0, "cut split drop"},
     {Kind::Bool, "packing", "true"},
+    {Kind::Word, "preference_loss", "sigmoid", 0, 0, "sigmoid cdpo robust hinge ipo sigmoid_norm apo_zero apo_down"},
+    {Kind::Number, "beta", "", 1e-9, 1e6},
+    {Kind::Number, "label_smoothing", "0", 0, 0.4999},
+    {Kind::Number, "nll_weight", "", 0, 1e6},
+    {Kind::Number, "simpo_gamma", "0.5", 0, 1e6},
+    {Kind::Number, "desirable_weight", "1", 0, 1e6},
+    {Kind::Number, "undesirable_weight", "1", 0, 1e6},
+    {Kind::Text, "reference", "auto"},
     {Kind::Word, "method", "lora", 0, 0, "lora full"},
     {Kind::Integer, "lora_rank", "16", 1, kCount},
     {Kind::Number, "lora_alpha", "32", 1e-6, 1e6},
@@ -77,15 +86,6 @@ constexpr OurKey kKeys[] = {
     {Kind::List, "metrics_format", ""},
 };
 
-bool has_word(std::string_view words, std::string_view word) {
-  for (size_t at = 0; at < words.size();) {
-    const size_t end = std::min(words.find(' ', at), words.size());
-    if (words.substr(at, end - at) == word) return true;
-    at = end + 1;
-  }
-  return false;
-}
-
 std::string_view without_white(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\n' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\n' || text.back() == '\t')) text.remove_suffix(1);
@@ -103,6 +103,15 @@ std::optional<std::string> whole(std::string_view text) {
 }
 
 }  // namespace
+
+bool has_word(std::string_view words, std::string_view word) {
+  for (size_t at = 0; at < words.size();) {
+    const size_t end = std::min(words.find(' ', at), words.size());
+    if (words.substr(at, end - at) == word) return true;
+    at = end + 1;
+  }
+  return false;
+}
 
 std::span<const OurKey> our_keys() { return kKeys; }
 

@@ -30,6 +30,8 @@ std::string expected(const OurKey& key);
 // Returns whether two values of a key are the same to snug.
 bool same_value(const OurKey& key, std::string_view a, std::string_view b);
 
+// Returns whether a word is one of those with spaces between them.
+bool has_word(std::string_view words, std::string_view word);
 // Returns the number that a text is; nothing if it is none.
 std::optional<double> read_number(std::string_view text);
 // Returns it as the shortest text: "64", "0.85".

@@ -102,6 +102,12 @@ void only(Translator& t, const Setting& setting, const Row& row) {
     t.judge(setting, row.mark, filled(row.say, setting));
 }
 
+void tail_weight(Translator& t, const Setting& setting, const Row& row) {
+  const std::string word = lower_case(setting.value);
+  const bool off = word.empty() || word == "none" || word == "null" || read_number(word) == 1.0;
+  t.judge(setting, off ? Mark::Same : Mark::Refused, off ? "as here" : filled(row.say, setting));
+}
+
 void command(Translator& t, const Setting& setting, const Row& row) {
   const bool on = !is_off(setting.value);
   if (row.ours == "train" || !on)

@@ -24,6 +24,8 @@ void zero_stage(Translator& t, const Setting& setting, const Row& row);
 void offload(Translator& t, const Setting& setting, const Row& row);
 // Refuses a value other than the row's `ours`, which is theirs alone and means what snug does.
 void only(Translator& t, const Setting& setting, const Row& row);
+// LD-DPO's weight of tokens that a reply has beyond the length of the other: 1 is none.
+void tail_weight(Translator& t, const Setting& setting, const Row& row);
 // Flags such as do_train, which choose the command.
 void command(Translator& t, const Setting& setting, const Row& row);
 // A file that is read too, as its own options say.

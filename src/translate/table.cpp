@@ -53,6 +53,7 @@ constexpr Default kLlamaFactory[] = {
     {"lora_target", "all", true},
     {"cutoff_len", "2048"},
     {"packing", "false"},
+    {"pref_beta", "0.1", false, "dpo kto"},
 };
 constexpr Default kMiniCpm[] = {
     {"per_device_train_batch_size", "8"},
@@ -75,7 +76,8 @@ constexpr Default kTrl[] = {
     {"per_device_train_batch_size", "8"},
     {"gradient_accumulation_steps", "1"},
     {"num_train_epochs", "3"},
-    {"learning_rate", "2e-5"},
+    {"learning_rate", "2e-5", false, "sft"},
+    {"learning_rate", "1e-6", false, "dpo orpo cpo kto"},
     {"lr_scheduler_type", "linear"},
     {"warmup_ratio", "0"},
     {"logging_steps", "10"},
@@ -86,14 +88,21 @@ constexpr Default kTrl[] = {
     {"lora_r", "16", true},
     {"lora_alpha", "32", true},
     {"lora_dropout", "0.05", true},
-    {"assistant_only_loss", "false"},
+    {"assistant_only_loss", "false", false, "sft"},
     {"use_bnb_nested_quant", "false"},
+    {"beta", "0.1", false, "dpo orpo cpo kto"},
+    {"loss_type", "sigmoid", false, "dpo cpo"},
+    {"cpo_alpha", "1", false, "cpo"},
+    {"train_sampling_strategy", "sequential", false, "kto"},
 };
 constexpr Default kOpenRlhf[] = {
     {"train_batch_size", "128"},
-    {"max_len", "2048"},
-    {"max_epochs", "2"},
-    {"learning_rate", "5e-6", true},
+    {"max_len", "2048", false, "sft kto"},
+    {"max_len", "512", false, "dpo"},
+    {"max_epochs", "2", false, "sft"},
+    {"max_epochs", "1", false, "dpo kto"},
+    {"learning_rate", "5e-6", true, "sft"},
+    {"learning_rate", "1e-5", true, "dpo kto"},
     {"adam_betas", "0.9,0.95", true},
     {"lr_scheduler", "cosine_with_min_lr"},
     {"lr_warmup_ratio", "0.03"},
@@ -106,8 +115,10 @@ constexpr Default kOpenRlhf[] = {
     {"max_ckpt_num", "3"},
     {"save_steps", "-1"},
     {"eval_steps", "-1"},
-    {"input_key", "input"},
-    {"input_template", "User: {}\nAssistant: "},
+    {"input_key", "input", false, "sft kto"},
+    {"input_template", "User: {}\nAssistant: ", false, "sft kto"},
+    {"beta", "0.1", false, "dpo"},
+    {"beta", "0.01", false, "kto"},
 };
 constexpr Default kAxolotl[] = {
     {"micro_batch_size", "1"},
@@ -122,14 +133,58 @@ constexpr Default kAxolotl[] = {
     {"train_on_inputs", "false"},
     {"adapter", ""},
     {"lora_dropout", "0", true},
+    {"rl_beta", "0.1", false, "dpo ipo orpo simpo kto"},
+    {"cpo_alpha", "1", false, "simpo"},
 };
 
-constexpr Dialect kLlamaFactoryTables[] = {Dialect::LlamaFactory, Dialect::Trainer};
-constexpr Dialect kTrlTables[] = {Dialect::Trl, Dialect::Trainer, Dialect::Accelerate, Dialect::Launcher};
-constexpr Dialect kMiniCpmTables[] = {Dialect::MiniCpm, Dialect::Trainer};
-constexpr Dialect kAxolotlTables[] = {Dialect::Axolotl, Dialect::Accelerate, Dialect::Trainer, Dialect::Launcher};
-constexpr Dialect kLaunchTables[] = {Dialect::Launcher, Dialect::Accelerate};
-constexpr Dialect kAccelerateTables[] = {Dialect::Accelerate, Dialect::DeepSpeed};
+// Lists dialects, as those in whose tables an option is looked for.
+struct Dialects {
+  Dialect all[4];
+  size_t count;
+
+  template <class... D>
+  constexpr explicit Dialects(D... dialects) : all{dialects...}, count(sizeof...(dialects)) {}
+  constexpr operator std::span<const Dialect>() const { return {all, count}; }
+};
+
+// Holds what there is of a dialect: its own table, the defaults of its program, and where its options are looked for.
+struct Tables {
+  Dialect dialect;
+  std::span<const Row> (*rows)();
+  std::span<const Default> defaults;
+  Dialects looked_in;
+};
+
+using enum Dialect;
+
+// A row a dialect, in the order of the enumeration.
+constexpr Tables kTables[] = {
+    {Launcher, launcher_rows, {}, Dialects(Launcher, Accelerate)},
+    {Environment, environment_rows, {}, Dialects(Environment)},
+    {Trainer, trainer_rows, kTrainerDefaults, Dialects(Trainer)},
+    {LlamaFactory, llama_factory_rows, kLlamaFactory, Dialects(LlamaFactory, Trainer)},
+    {LlamaRecipes, llama_recipes_rows, kLlamaRecipes, Dialects(LlamaRecipes)},
+    {OpenRlhf, openrlhf_rows, kOpenRlhf, Dialects(OpenRlhf)},
+    {MiniCpm, minicpm_rows, kMiniCpm, Dialects(MiniCpm, Trainer)},
+    {Axolotl, axolotl_rows, kAxolotl, Dialects(Axolotl, Accelerate, Trainer, Launcher)},
+    {Trl, trl_rows, kTrl, Dialects(Trl, Trainer, Accelerate, Launcher)},
+    {DeepSpeed, deepspeed_rows, {}, Dialects(DeepSpeed)},
+    {Accelerate, accelerate_rows, {}, Dialects(Accelerate, DeepSpeed)},
+    {DatasetInfo, dataset_info_rows, {}, Dialects(DatasetInfo)},
+};
+
+constexpr bool in_order() {
+  for (size_t i = 0; i < std::size(kTables); i++)
+    if (kTables[i].dialect != static_cast<Dialect>(i)) return false;
+  return true;
+}
+static_assert(in_order());
+
+const Tables& tables(Dialect dialect) {
+  const auto at = static_cast<size_t>(dialect);
+  check(at < std::size(kTables), "translate: dialect {} has no tables", at);
+  return kTables[at];
+}
 
 bool matches(std::string_view pattern, std::string_view name) {
   const bool open_end = pattern.ends_with('*'), open_begin = pattern.starts_with('*');
@@ -171,79 +226,9 @@ char letter(Mark mark) {
   return 'x';
 }
 
-std::span<const Row> rows_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::Launcher:
-      return launcher_rows();
-    case Dialect::Environment:
-      return environment_rows();
-    case Dialect::Trainer:
-      return trainer_rows();
-    case Dialect::LlamaFactory:
-      return llama_factory_rows();
-    case Dialect::LlamaRecipes:
-      return llama_recipes_rows();
-    case Dialect::OpenRlhf:
-      return openrlhf_rows();
-    case Dialect::MiniCpm:
-      return minicpm_rows();
-    case Dialect::Axolotl:
-      return axolotl_rows();
-    case Dialect::Trl:
-      return trl_rows();
-    case Dialect::DeepSpeed:
-      return deepspeed_rows();
-    case Dialect::Accelerate:
-      return accelerate_rows();
-    case Dialect::DatasetInfo:
-      break;
-  }
-  return dataset_info_rows();
-}
-
-std::span<const Default> defaults_of(Dialect program) {
-  switch (program) {
-    case Dialect::LlamaRecipes:
-      return kLlamaRecipes;
-    case Dialect::Trainer:
-      return kTrainerDefaults;
-    case Dialect::LlamaFactory:
-      return kLlamaFactory;
-    case Dialect::MiniCpm:
-      return kMiniCpm;
-    case Dialect::Trl:
-      return kTrl;
-    case Dialect::OpenRlhf:
-      return kOpenRlhf;
-    case Dialect::Axolotl:
-      return kAxolotl;
-    default:
-      return {};
-  }
-}
-
-std::span<const Dialect> tables_of(Dialect dialect) {
-  static constexpr Dialect kOwn[] = {Dialect::Launcher,     Dialect::Environment,  Dialect::Trainer,
-                                     Dialect::LlamaFactory, Dialect::LlamaRecipes, Dialect::OpenRlhf,
-                                     Dialect::MiniCpm,      Dialect::Axolotl,      Dialect::Trl,
-                                     Dialect::DeepSpeed,    Dialect::Accelerate,   Dialect::DatasetInfo};
-  switch (dialect) {
-    case Dialect::LlamaFactory:
-      return kLlamaFactoryTables;
-    case Dialect::Trl:
-      return kTrlTables;
-    case Dialect::MiniCpm:
-      return kMiniCpmTables;
-    case Dialect::Axolotl:
-      return kAxolotlTables;
-    case Dialect::Launcher:
-      return kLaunchTables;
-    case Dialect::Accelerate:
-      return kAccelerateTables;
-    default:
-      return {&kOwn[static_cast<size_t>(dialect)], 1};
-  }
-}
+std::span<const Row> rows_of(Dialect dialect) { return tables(dialect).rows(); }
+std::span<const Default> defaults_of(Dialect program) { return tables(program).defaults; }
+std::span<const Dialect> tables_of(Dialect dialect) { return tables(dialect).looked_in; }
 
 const Row* find_row(const Setting& setting) {
   for (const bool patterns : {false, true})

@@ -31,7 +31,8 @@ struct Row {
 // Holds an option that a program has where nothing is said, if snug's default is another one.
 struct Default {
   std::string_view name, value;
-  bool always = false;  // written even where it is snug's
+  bool always = false;          // written even where it is snug's
+  std::string_view tasks = {};  // of which Translator::task() it is, with spaces between them; empty: of all
 };
 
 std::span<const Row> rows_of(Dialect dialect);
@@ -75,8 +76,12 @@ inline constexpr std::string_view kLoss = "snug trains on plain cross-entropy";
 inline constexpr std::string_view kOptimizer =
     "snug has AdamW; state_format: 8bit keeps its moments in 2 bytes a parameter";
 inline constexpr std::string_view kSchedule = "snug's schedules are constant, linear and cosine";
-inline constexpr std::string_view kObjective =
-    "snug trains on cross-entropy; preference objectives are not supported yet in this version";
+inline constexpr std::string_view kObjective = "snug's objectives are sft, dpo, orpo, simpo and kto";
+inline constexpr std::string_view kTail = "every token of a reply counts alike";
+inline constexpr std::string_view kReference =
+    "the reference is the model as it is before the first step, and stays so";
+inline constexpr std::string_view kPairLength =
+    "where a pair is too long both prompts lose tokens at their beginning, and replies none";
 inline constexpr std::string_view kData = "say it in the file, as snug reads files as they are";
 inline constexpr std::string_view kParts = "snug trains all weights, or LoRA on linears, not chosen parts";
 inline constexpr std::string_view kImages = "images are not supported yet in this version";

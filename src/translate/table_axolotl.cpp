@@ -66,6 +66,13 @@ constexpr Row kAxolotl[] = {
     // ---- Data
     {"datasets.path", Same, "@dataset"},
     {"datasets.type", Same, "@dataset_type"},
+    {"datasets.type.field_prompt datasets.type.field_chosen datasets.type.field_rejected "
+     "datasets.type.field_completion "
+     "datasets.type.field_label",
+     Same, "@column"},
+    {"datasets.type.prompt_format datasets.type.chosen_format datasets.type.rejected_format "
+     "datasets.type.completion_format",
+     Refused, "{prompt},{chosen},{rejected},{completion}", "give the pattern as prompt", rules::only},
     {"datasets.data_files", Same, "@data_files"},
     {"datasets.ds_type", Decided, "", "a file's ending says what it is"},
     {"datasets.split datasets.name datasets.revision datasets.shards datasets.shards_idx datasets.preprocess_shards",
@@ -90,7 +97,7 @@ constexpr Row kAxolotl[] = {
      "datasets.trust_remote_code "
      "datasets.temperature",
      Refused, "", say::kData},
-    {"datasets.field_chosen datasets.field_rejected", Refused, "", say::kObjective},
+    {"datasets.field_chosen datasets.field_rejected", Same, "@column"},
     {"datasets", Same, "@dataset"},
     {"test_datasets.path", Same, "@validation"},
     {"test_datasets.*", Decided, "", "held-out files are read as the others"},
@@ -148,9 +155,27 @@ constexpr Row kAxolotl[] = {
     {"adam_beta2", Same, "beta2"},
     {"adam_epsilon", Same, "epsilon"},
     {"max_grad_norm", Same, "max_grad_norm"},
-    {"rl rl_beta dpo_* kto_* orpo_* simpo_* cpo_* trl.* reward_model process_reward_model center_rewards_coefficient "
-     "precompute_ref_log_probs",
-     Refused, "", say::kObjective},
+    // ---- Objectives
+    {"rl", Same, "@task"},
+    {"rl_beta dpo_beta", Same, "@beta"},
+    {"trl.beta", Same, "@trl_beta"},
+    {"orpo_alpha", Same, "@orpo_alpha"},
+    {"dpo_loss_type", Same, "@preference_loss"},
+    {"dpo_loss_weights", Same, "@loss_weights"},
+    {"dpo_norm_loss", Same, "@dpo_norm"},
+    {"dpo_label_smoothing", Same, "@label_smoothing"},
+    {"rpo_alpha", Same, "@nll_weight"},
+    {"cpo_alpha", Same, "@nll_weight"},
+    {"simpo_gamma", Same, "@simpo_gamma"},
+    {"kto_desirable_weight", Same, "@desirable"},
+    {"kto_undesirable_weight", Same, "@undesirable"},
+    {"dpo_use_weighting", Refused, "", "pairs count alike"},
+    {"dpo_padding_free dpo_use_logits_to_keep dpo_use_liger_kernel", Decided, "", say::kKernels},
+    {"dpo_generate_during_eval", Left, "", say::kGeneration},
+    {"precompute_ref_log_probs rl_adapter_ref_model", Decided, "",
+     "the reference's log-probabilities are computed before the first step, without a second model"},
+    {"dpo_* kto_* orpo_* simpo_* cpo_* trl.* reward_model process_reward_model center_rewards_coefficient", Refused, "",
+     say::kObjective},
     {"use_eaft eaft_* use_dft use_dynamic_finetuning chunked_cross_entropy_loss kd_*", Refused, "", say::kLoss},
     // ---- Numbers
     {"bf16 bfloat16", Same, "@bf16"},

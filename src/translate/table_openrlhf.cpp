@@ -7,7 +7,7 @@ namespace {
 using enum Mark;
 
 constexpr Row kOpenRlhf[] = {
-    {"command", Refused, "", say::kObjective},
+    {"command", Same, "@task"},
     {"model.model_name_or_path pretrain", Same, "model"},
     {"train.batch_size train_batch_size", Same, "@global_batch"},
     {"train.micro_batch_size micro_train_batch_size", Decided, "",
@@ -60,12 +60,23 @@ constexpr Row kOpenRlhf[] = {
     {"eval.steps eval_steps", Same, "@eval_steps"},
     {"seed train.seed", Same, "seed", "", rules::seed},
     // ---- Objectives
-    {"model.beta beta model.ipo_enable ipo model.label_smoothing label_smoothing model.nll_loss_coef nll_loss_coef "
-     "ref.* "
-     "ref_pretrain ref_offload data.chosen_key chosen_key data.rejected_key rejected_key data.prompt_key prompt_key "
-     "model.loss_type loss value_head_prefix model.value_head_prefix compute_fp32_loss model.compute_fp32_loss "
-     "margin_loss "
-     "label_key data.label_key desirable_loss_weight undesirable_loss_weight kd_coef teacher_*",
+    {"model.beta beta", Same, "@beta"},
+    {"model.ipo_enable ipo", Refused, "",
+     "IPO takes sums of log-probabilities there; preference_loss: ipo takes their means a token, with another beta"},
+    {"model.label_smoothing label_smoothing", Same, "@label_smoothing"},
+    {"model.nll_loss_coef nll_loss_coef", Same, "@nll_weight"},
+    {"desirable_loss_weight", Same, "@desirable"},
+    {"undesirable_loss_weight", Same, "@undesirable"},
+    {"ref.model_name_or_path ref_pretrain", Same, "@reference"},
+    {"ref.* ref_offload", Decided, "",
+     "the reference's log-probabilities are computed before the first step, without a second model"},
+    {"data.chosen_key chosen_key", Same, "@chosen_key"},
+    {"data.rejected_key rejected_key", Same, "@rejected_key"},
+    {"data.prompt_key prompt_key", Same, "@prompt_key"},
+    {"data.label_key label_key", Same, "@label_key"},
+    {"vanilla_loss", Refused, "", "kto sets replies against others' prompts, in whatever order they are drawn"},
+    {"model.loss_type loss value_head_prefix model.value_head_prefix compute_fp32_loss model.compute_fp32_loss "
+     "model.compute_fp32_loss_enable model.margin_loss_enable margin_loss kd_coef teacher_*",
      Refused, "", say::kObjective},
     {"model.aux_loss_coef aux_loss_coef", Refused, "", say::kLoss},
     // ---- Sharding

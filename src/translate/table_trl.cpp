@@ -7,7 +7,7 @@ namespace {
 using enum Mark;
 
 constexpr Row kTrl[] = {
-    {"command", Refused, "", say::kObjective},
+    {"command", Same, "@task"},
     {"dataset_name", Same, "@dataset"},
     {"datasets.path datasets.data_files", Same, "@dataset"},
     {"datasets.*", Refused, "train", say::kData, rules::only},
@@ -18,7 +18,21 @@ constexpr Row kTrl[] = {
      "", say::kWorkers},
     {"config accelerate_config", Decided, "", "read, as its options say", rules::file_read},
     {"max_length max_seq_length", Same, "@sequence_length"},
-    {"truncation_mode", Refused, "keep_start", "long samples are cut at their end, split or dropped", rules::only},
+    {"truncation_mode", Refused, "keep_start", "long samples are cut at their end, split or dropped",
+     [](Translator& t, const Setting& s, const Row& row) {
+       if (t.learns_pairs())
+         t.judge(s, Changed, std::string(say::kPairLength));
+       else
+         rules::only(t, s, row);
+     }},
+    {"max_prompt_length max_completion_length max_target_length", Changed, "", say::kPairLength,
+     [](Translator& t, const Setting& s, const Row& row) {
+       const bool off = is_off(s.value);
+       t.judge(s, off ? Same : row.mark,
+               off                ? "no limit, as here"
+               : t.learns_pairs() ? std::string(row.say)
+                                  : "sequence_length bounds prompt and reply together, and cuts ends");
+     }},
     {"shuffle_dataset", Decided, "", "samples are shuffled"},
     {"packing", Same, "@packing"},
     {"packing_strategy", Same, "@packing_strategy"},
@@ -26,7 +40,6 @@ constexpr Row kTrl[] = {
      "blocks are as long as what is in them needs"},
     {"completion_only_loss", Same, "@completion_only"},
     {"assistant_only_loss", Same, "@assistant_only"},
-    {"loss_type", Refused, "nll,chunked_nll", say::kLoss, rules::only},
     {"activation_offloading", Decided, "offload_activations: host", "what is offloaded is chosen so that it fits"},
     {"eos_token", Changed, "", "a turn ends as the chat template ends it"},
     {"chat_template_path", Refused, "",
@@ -50,10 +63,42 @@ constexpr Row kTrl[] = {
     {"bnb_4bit_quant_storage", Decided, "", say::kLoading},
     {"ignore_bias_buffers sanity_check", Decided, "", "nothing is learnt from it"},
     {"gradient_checkpointing_use_reentrant", Decided, "", "what is recomputed is chosen so that it fits"},
-    {"beta label_smoothing ref_* reference_free precompute_ref_log_probs max_prompt_length max_completion_length "
-     "desirable_weight undesirable_weight sync_ref_model rpo_alpha use_weighting f_divergence_type num_generations "
-     "center_rewards_coefficient reward_*",
-     Refused, "", say::kObjective},
+    // ---- Objectives
+    {"loss_type", Same, "@preference_loss"},
+    {"loss_weights", Same, "@loss_weights"},
+    {"beta", Same, "@beta"},
+    {"label_smoothing", Same, "@label_smoothing"},
+    {"rpo_alpha", Same, "@nll_weight"},
+    {"cpo_alpha", Same, "@nll_weight"},
+    {"simpo_gamma", Same, "@simpo_gamma"},
+    {"desirable_weight", Same, "@desirable"},
+    {"undesirable_weight", Same, "@undesirable"},
+    {"train_sampling_strategy", Decided, "", "blocks are as long as what is in them needs",
+     [](Translator& t, const Setting& s, const Row& row) {
+       const bool ordered = s.value == "sequential";
+       if (ordered || s.value == "random")
+         t.put("shuffle", ordered ? "false" : "true", s);
+       else
+         t.judge(s, row.mark, std::string(row.say));
+     }},
+    {"ref_model ref_model_name_or_path", Same, "@reference"},
+    {"precompute_ref_log_probs precompute_ref_batch_size", Decided, "", "they are always computed first, and kept"},
+    {"reference_free", Refused, "", "dpo and kto need a reference; orpo and simpo need none"},
+    {"sync_ref_model", Refused, "", say::kReference},
+    {"ref_model_mixup_alpha ref_model_sync_steps", Left, "", say::kReference},
+    {"model_adapter_name ref_adapter_name", Refused, "", "reference: adapter takes the adapter that is continued"},
+    {"force_use_ref_model ref_model_init_kwargs ref_model_init_kwargs.*", Decided, "", say::kReference},
+    {"ld_alpha", Refused, "1", say::kTail, rules::tail_weight},
+    {"use_weighting", Refused, "", "pairs count alike"},
+    {"alpha", Refused, "", "snug has SimPO's rewards, not AlphaPO's"},
+    {"f_divergence_type", Refused, "reverse_kl", "the divergence is the reverse one", rules::only},
+    {"f_alpha_divergence_coef discopop_tau", Left, "", "of a loss that is not translated"},
+    {"disable_dropout", Same, "@disable_dropout"},
+    {"generate_during_eval", Left, "", say::kGeneration},
+    {"label_pad_token_id padding_value is_encoder_decoder", Decided, "", "padding is never learnt"},
+    {"router_aux_loss_coef", Refused, "", say::kLoss},
+    {"num_generations center_rewards_coefficient reward_*", Refused, "", say::kObjective},
+    {"dataset_mixer dataset_mixer.* dataset_mixture.* dataset_splits", Refused, "", say::kData},
     {"env.*", Decided, "", "snug does not go by it"},
 };
 

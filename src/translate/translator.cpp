@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ascii.h"
 #include "base/edit_distance.h"
 #include "base/error.h"
 #include "format/json_text.h"
@@ -109,14 +110,26 @@ Translator::Translator(Dialect program, std::string command, std::string starts_
       starts_by_(std::move(starts_by)),
       settings_(std::move(settings)),
       asked_ranks_(ranks) {
+  task_ = find_task();
   add_defaults();
   verdicts_.resize(settings_.size());
 }
 
+std::string Translator::find_task() const {
+  const bool by_command = program_ == Dialect::Trl || program_ == Dialect::OpenRlhf;
+  const std::string_view key = program_ == Dialect::LlamaFactory ? "stage" : program_ == Dialect::Axolotl ? "rl" : "";
+  std::string task = by_command ? command_ : "";
+  for (const Setting& setting : settings_)
+    if (!key.empty() && setting.dialect == program_ && setting.name == key) task = lower_case(setting.value);
+  return is_off(task) || task == "train" ? "sft" : task;
+}
+
+bool Translator::learns_pairs() const { return has_word("dpo ipo orpo simpo cpo", task_); }
+
 void Translator::add_defaults() {
   // Commands of other objectives have defaults of their own, and are not translated.
-  const bool plain = program_ != Dialect::Trl && program_ != Dialect::OpenRlhf;
-  if (!plain && command_ != "sft" && command_ != "train") return;
+  const bool by_command = program_ == Dialect::Trl || program_ == Dialect::OpenRlhf;
+  if (by_command && task_ != "sft" && !learns_preferences()) return;
   const bool newer =
       program_ == Dialect::LlamaFactory && std::ranges::any_of(settings_, [](const Setting& one) {
         return one.name == "model" || one.name == "train_dataset" || one.name.starts_with("peft_config.");
@@ -128,6 +141,7 @@ void Translator::add_defaults() {
     if (const Row* row = find_row(setting)) given.insert(row);
   std::vector<Setting> all;
   for (const Default& one : defaults_of(program_)) {
+    if (!one.tasks.empty() && !has_word(one.tasks, task_)) continue;
     Setting setting;
     setting.dialect = program_;
     setting.name = setting.written = one.name;
@@ -158,7 +172,7 @@ void Translator::translate() {
     if (!verdicts_[index(setting)]) apply(setting);
   for (const auto finish :
        {finish_ranks_and_batch, finish_length, finish_schedule, finish_optimizer, finish_numerics, finish_method,
-        finish_sequence, finish_data, finish_validation, finish_saving, finish_remarks})
+        finish_sequence, finish_data, finish_objective, finish_validation, finish_saving, finish_remarks})
     finish(*this);
   // What waited for other options that are not there.
   for (const Setting& setting : settings_)

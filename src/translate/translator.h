@@ -70,8 +70,12 @@ class Translator {
   const std::string& value_of(std::string_view key) const { return keys_.at(std::string(key)).value; }
 
   Dialect program() const { return program_; }
-  const std::string& command() const { return command_; }
   const std::string& starts_by() const { return starts_by_; }
+  // Returns what is to be learnt, in the program's own word: "sft", "pt", "dpo", "ipo", "kto", "rm", ...
+  const std::string& task() const { return task_; }
+  // Return whether it is an objective of snug's on pairs of replies, or on these or replies with labels.
+  bool learns_pairs() const;
+  bool learns_preferences() const { return learns_pairs() || task_ == "kto"; }
   std::optional<int64_t> asked_ranks() const { return asked_ranks_; }
 
   // ---- What came of it ----------------------------------------------------------------------------------------------
@@ -84,13 +88,14 @@ class Translator {
   bool changes() const;
 
  private:
+  std::string find_task() const;
   void apply(const Setting& setting);
   void judge_overridden();
   void add_defaults();
   size_t index(const Setting& setting) const { return static_cast<size_t>(&setting - settings_.data()); }
 
   Dialect program_;
-  std::string command_, starts_by_;
+  std::string command_, starts_by_, task_;
   std::vector<Setting> settings_;
   std::optional<int64_t> asked_ranks_;
   std::vector<std::optional<Verdict>> verdicts_;
@@ -99,7 +104,7 @@ class Translator {
   std::vector<std::string> remarks_;
 };
 
-// Judge what is held and make keys of it, each for a part of a job (finish.cpp, finish_data.cpp).
+// Judge what is held and make keys of it, each for a part of a job (finish*.cpp).
 void finish_ranks_and_batch(Translator& t);
 void finish_length(Translator& t);
 void finish_schedule(Translator& t);
@@ -108,6 +113,7 @@ void finish_numerics(Translator& t);
 void finish_method(Translator& t);
 void finish_sequence(Translator& t);
 void finish_data(Translator& t);
+void finish_objective(Translator& t);
 void finish_validation(Translator& t);
 void finish_saving(Translator& t);
 // Says what is otherwise in every run of a program's.

@@ -1,4 +1,5 @@
 snug_test(translate_test ROOMS translate cli)
+snug_test(translate_objective_test ROOMS translate cli)
 snug_test(translate_readers_test ROOMS translate)
 snug_test(cli_translate_test ROOMS translate)
 target_link_libraries(cli_translate_test PRIVATE nlohmann_json::nlohmann_json)
