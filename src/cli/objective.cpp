@@ -49,7 +49,6 @@ void refuse_beside_replies(const Options& options) {
   };
   if (options.long_samples == "split") refuse("long_samples", "split", "what is judged is cut, or dropped");
   if (options.train_on != "assistant") refuse("train_on", options.train_on, "replies are what is judged");
-  if (options.thinking == "last") refuse("thinking", "last", "what is judged is one sample");
 }
 
 bool reference_is_adapted(const Options& options) {

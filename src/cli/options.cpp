@@ -92,15 +92,7 @@ std::string write_cadence(const Cadence& cadence) {
   return fmt::format("{}", cadence.count);
 }
 
-// Returns whether the interface names the value and it is not built yet.
-bool comes_later(const std::string& key, const std::string& value) {
-  static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}}};
-  const auto found = values.find(key);
-  return found != values.end() && std::ranges::find(found->second, value) != found->second.end();
-}
-
 std::string parse_word(const std::string& text, const std::string& key, const std::vector<std::string>& words) {
-  if (comes_later(key, text)) user_error("{}: '{}' is not supported yet in this version", key, text);
   if (std::ranges::find(words, text) == words.end())
     user_error("{}: found '{}', expected one of {}", key, text, fmt::join(words, ", "));
   return text;

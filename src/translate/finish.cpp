@@ -212,6 +212,8 @@ std::string_view schedule_of(std::string_view theirs) {
       {"constant", "constant"},
       {"constant_with_warmup", "constant"},
       {"cosine_with_min_lr", "cosine"},
+      {"cosine_with_restarts", "cosine_with_restarts"},
+      {"inverse_sqrt", "inverse_sqrt"},
       {"warmuplr", "constant"},
       {"warmupdecaylr", "linear"},
       {"warmupcosinelr", "cosine"},
@@ -337,8 +339,7 @@ void finish_gamma(Translator& t) {
   else
     t.judge(
         *gamma, Mark::Refused,
-        fmt::format("it would lower the rate after each of {} epochs; snug's schedules are constant, linear and cosine",
-                    number_text(epochs)));
+        fmt::format("it would lower the rate after each of {} epochs; no schedule of snug does", number_text(epochs)));
 }
 
 }  // namespace
