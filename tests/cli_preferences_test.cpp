@@ -112,6 +112,27 @@ TEST_F(Preferences, ReferencesThatAreKeptServeAnotherRunAndNoOtherModel) {
   EXPECT_THAT(reference_line({"--model", kModels / "llama3"}), HasSubstr("0 were known"));
 }
 
+// --overwrite removes what a run has kept, and not what the next one has read of it; runs of other data add theirs.
+TEST_F(Preferences, WhatIsKnownOfAReferenceStaysKnown) {
+  const Words all{"--overwrite", "--max-steps", "6"};
+  for (int i = 0; i < 3; i++) {
+    const Outcome outcome = run_well(dpo(all));
+    EXPECT_THAT(outcome.err, HasSubstr(i == 0 ? "12 were scored" : "of 12 pairs 12 were known"));
+  }
+  const Words kept{"--overwrite", "--reference-cache", "kept", "--max-steps", "6"};
+  run_well(dpo(kept));
+  run_well(dpo(with(kept, {"--sequence-length", "40"})));
+  EXPECT_THAT(run_well(dpo(kept)).err, HasSubstr("of 12 pairs 12 were known"));
+}
+
+TEST_F(Preferences, ModulesThatAnAdapterHoldsWholeAreNoReferences) {
+  run_well(dpo({"--modules-to-save", "norm", "--out", "first"}));
+  const Words whole{"--adapter", "first/adapter"};
+  expect_refusal(dpo(whole),
+                 {"modules that were trained whole (model.norm)", "--reference adapter takes the adapter as it is"});
+  run_well(dpo(with(whole, {"--reference", "adapter"})));
+}
+
 TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   const auto refused = [&](const Words& more, const Words& why) { expect_refusal(dpo(more), why); };
   refused({"--objective", "reward"}, {"objective: 'reward' is not supported yet"});
@@ -124,6 +145,7 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   refused({"--reference", "adapter"}, {"without --adapter there is none"});
   refused({"--reference", "other"}, {"another model is not supported yet"});
   refused({"--beta", "0"}, {"nothing would be learnt"});
+  refused({"--objective", "kto", "--desirable-weight", "0", "--undesirable-weight", "0"}, {"found 0 for both"});
   refused({"--long-samples", "split"}, {"long_samples: found split", "what is judged is cut, or dropped"});
   refused({"--objective", "sft", "--beta", "0.2"}, {"beta: found 0.2", "objective sft"});
   expect_refusal({"eval", "--model", kModels / "llama", "--data", "pairs.jsonl", "--objective", "dpo"},

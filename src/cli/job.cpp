@@ -92,6 +92,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   spec.purpose = purpose;
   ModelConfig config = base_config_of(options);
   spec.model = config.spec;
+  ObjectiveOptions objective;
+  if (purpose == Purpose::Train || purpose == Purpose::Evaluate) objective = objective_of(options);
   const bool training = purpose == Purpose::Train, random = options.init == "random";
   SourceRequest request{options.model, random, options.seed, std::nullopt, config.prediction_layers};
   if (training) spec.rules = rules_of(options);
@@ -101,6 +103,11 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     request.adapter = options.adapter;
     files = open_adapter(options.adapter, spec.model.embedding, spec.model.head);
     if (training) refuse_to_train(*files, *spec.rules.adapter);
+    if (objective.has_reference() && !objective.adapted_reference && !files->config.modules_to_save.empty())
+      user_error(
+          "{}: found modules that were trained whole ({}), expected none with --objective {}: its reference would have "
+          "them too; --reference adapter takes the adapter as it is, and merge makes a model to begin from",
+          options.adapter, fmt::join(files->config.modules_to_save, ", "), options.objective);
     fit_to_adapter(spec.model, *files);
   } else {
     fit_to_rules(spec.model, spec.rules);
@@ -111,7 +118,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
                         : full_parameters(spec.model, false);
   const std::string stored_otherwise = random ? "" : store_as_files_do(spec.table, options.model);
   spec.numerics = numerics_of(options);
-  if (purpose == Purpose::Train || purpose == Purpose::Evaluate) spec.objective = objective_of(options);
+  spec.objective = objective;
   request.dtype = config.dtype.value_or(DType::BF16);
   if (const auto& stored = config.quantization;
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "cli/rules.h"
 #include "plan/lowering/fingerprint.h"
@@ -84,6 +85,9 @@ ObjectiveOptions objective_of(const Options& options) {
   objective.simpo_gamma = options.simpo_gamma;
   objective.desirable_weight = options.desirable_weight;
   objective.undesirable_weight = options.undesirable_weight;
+  if (objective.scores_others() && objective.desirable_weight == 0 && objective.undesirable_weight == 0)
+    user_error(
+        "desirable_weight, undesirable_weight: found 0 for both, expected more for one: nothing would be learnt");
   if (objective.has_reference()) objective.adapted_reference = reference_is_adapted(options);
   return objective;
 }
@@ -169,7 +173,9 @@ std::string RunObjective::find_references(Session& session, const Options& optio
   };
   read_references(file_, key_, referenced_);
   const int64_t found = known();
-  session.agree("the log-probabilities of the reference that are kept", static_cast<uint64_t>(found));
+  uint64_t hash = 0;
+  for (const Referenced& of : referenced_) hash = hash_of(std::span(std::as_const(of.references).all()), hash);
+  session.agree("the log-probabilities of the reference that are kept", hash);
   const auto begin = std::chrono::steady_clock::now();
   int64_t passes = score_references(session, data_source_, *data_);
   if (validation_) passes += score_references(session, *validation_source_, *validation_);
@@ -181,7 +187,7 @@ std::string RunObjective::find_references(Session& session, const Options& optio
 }
 
 void RunObjective::keep_references() const {
-  if (computed_) write_references(file_, key_, referenced_);
+  if (computed_ || (!file_.empty() && !is_file(file_))) write_references(file_, key_, referenced_);
 }
 
 }  // namespace snug

@@ -63,7 +63,8 @@ double bounded_mean(const ScoredReply& reply) { return std::min(reply.mean(), kS
 PairLoss orpo_loss(double beta, const ScoredReply& chosen, const ScoredReply& rejected) {
   const double odds = log_odds_ratio(chosen, rejected), by_odds = -beta * sigmoid(-odds);
   const auto by_log_probability = [](const ScoredReply& reply) {
-    return 1 / (-std::expm1(bounded_mean(reply)) * static_cast<double>(reply.tokens));
+    if (reply.mean() > kSurest) return 0.0;  // where the mean is bounded the loss is constant
+    return 1 / (-std::expm1(reply.mean()) * static_cast<double>(reply.tokens));
   };
   return {-beta * log_sigmoid(odds), by_odds * by_log_probability(chosen), -by_odds * by_log_probability(rejected)};
 }

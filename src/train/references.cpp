@@ -87,6 +87,11 @@ void read_references(const std::filesystem::path& path, std::string_view key, st
 
 void write_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all) {
   std::map<uint64_t, double> by_hash;
+  if (is_file(path)) try {  // what other runs have put there stays; what is damaged is replaced
+      for (const Entry& entry : entries_of(path, key)) by_hash[entry.hash] = entry.log_probability;
+    } catch (const UserError&) {
+      by_hash.clear();
+    }
   for (const Referenced& of : all)
     for (const DocumentSpan& span : of.documents)
       if (of.references.knows(span.sample))

@@ -57,7 +57,7 @@ struct Referenced {
 // that is damaged.
 void read_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all);
 
-// Writes those that are known, in the place of the file if there is one. Throws DeviceError if that fails.
+// Adds those that are known to the file, or makes it. Throws DeviceError if that fails.
 void write_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all);
 
 }  // namespace snug
