@@ -5,21 +5,12 @@
 #include "cli/job.h"
 #include "cli/rules.h"
 #include "expect_error.h"
+#include "stored_adapters.h"
 #include "temp_directory.h"
-#include "tiny_model.h"
 #include "train/export.h"
 
 namespace snug {
 namespace {
-
-std::filesystem::path adapters() { return std::filesystem::path(SNUG_FIXTURES) / "adapters"; }
-
-std::vector<TinySample> samples_of_adapters() {
-  std::vector<TinySample> samples;
-  const auto stored = read_json(adapters() / "samples.json");
-  for (const auto& ids : stored) samples.push_back({ids.get<std::vector<int32_t>>(), ids.get<std::vector<int32_t>>()});
-  return samples;
-}
 
 Options options_for(const std::filesystem::path& model, const std::filesystem::path& adapter) {
   Options options;

@@ -6,35 +6,22 @@
 #include "cli/rules.h"
 #include "expect_error.h"
 #include "plan/lowering/fingerprint.h"
+#include "stored_adapters.h"
 #include "temp_directory.h"
-#include "tiny_model.h"
 #include "train/checkpoint_export.h"
 #include "train/export.h"
 
 namespace snug {
 namespace {
 
-std::filesystem::path adapters() { return std::filesystem::path(SNUG_FIXTURES) / "adapters"; }
-
-std::vector<TinySample> samples_of_adapters() {
-  std::vector<TinySample> samples;
-  const auto stored = read_json(adapters() / "samples.json");
-  for (const auto& ids : stored) samples.push_back({ids.get<std::vector<int32_t>>(), ids.get<std::vector<int32_t>>()});
-  return samples;
-}
-
-Options options_on(const std::string& base) {
-  Options options;
-  options.model = (adapters() / base).string();
-  options.device = "cpu";
-  options.compute = "fp32";
-  options.sequence_length = 32;
+Options decaying_on(const std::string& base) {
+  Options options = options_on(base);
   options.weight_decay = 0.1;
   return options;
 }
 
 Options options_from(const std::string& adapter) {
-  Options options = options_on(read_json(adapters() / "expected.json")[adapter]["base"]);
+  Options options = decaying_on(read_json(adapters() / "expected.json")[adapter]["base"]);
   options.adapter = (adapters() / adapter).string();
   return options;
 }
@@ -56,7 +43,7 @@ std::map<std::string, Options> runs() {
   all["dora_plus"] = options_from("dora");
   all["dora_plus"].lora_plus_ratio = 16;
   for (const char* name : {"pissa", "olora", "pissa_uneven"}) {
-    Options& begun = all[name] = options_on(name == std::string("olora") ? "tied" : "own_head");
+    Options& begun = all[name] = decaying_on(name == std::string("olora") ? "tied" : "own_head");
     begun.lora_init = std::string(name).substr(0, 5);
     begun.lora_rank = 3;
     begun.lora_alpha = 6;
@@ -66,7 +53,7 @@ std::map<std::string, Options> runs() {
   all["pissa_uneven"].lora_alpha_pattern = kAlphas;
   const auto full = [&](const char* name, const char* base, std::vector<std::string> train,
                         std::vector<std::string> freeze) {
-    all[name] = options_on(base);
+    all[name] = decaying_on(base);
     all[name].method = "full";
     all[name].train_modules = std::move(train);
     all[name].freeze = std::move(freeze);
@@ -133,7 +120,7 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
     TinyTrainer trainer(session);
     for (int64_t number = 1; number <= 3; number++) trainer.step(samples, number, kRate);
     const double loss = trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples));
-    Options written = options_on(std::filesystem::path(options.model).filename());
+    Options written = decaying_on(std::filesystem::path(options.model).filename());
     if (options.method == "full") {
       export_model(session, out, options.model, Existing::Refuse);
       written.model = out.string();
@@ -154,7 +141,7 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
     // Training goes on from it, by the same rules; what was taken off is trained then as well.
     const int64_t trained = make_job(written, Purpose::Train).table.count(true);
     EXPECT_EQ(trained, session.spec().table.count(true) * (options.lora_init == "default" ? 1 : 2)) << name;
-    Options again = options_on(std::filesystem::path(options.model).filename());
+    Options again = decaying_on(std::filesystem::path(options.model).filename());
     take_adapter(again, adapter_of(written));
     Fields of_options = fields_of(make_job(again, Purpose::Train)),
            of_adapter = fields_of(make_job(written, Purpose::Train));
@@ -188,7 +175,7 @@ TEST(AdapterTraining, WhatIsFrozenIsWrittenAsItWas) {
 }
 
 TEST(AdapterTraining, OptionsMakeTheAdaptersOfPeft) {
-  Options options = options_on("own_head");
+  Options options = decaying_on("own_head");
   options.lora_rank = 3;
   options.lora_alpha = 6;
   options.lora_rank_pattern = kRanks;
@@ -197,7 +184,7 @@ TEST(AdapterTraining, OptionsMakeTheAdaptersOfPeft) {
   EXPECT_EQ(differences(fields_of(make_job(options, Purpose::Train)), fields_of(make_job(stored, Purpose::Train)),
                         kResultFields),
             std::vector<std::string>{});
-  options = options_on("own_head");
+  options = decaying_on("own_head");
   options.lora_layers = {"1"};
   const ParamTable table = make_job(options, Purpose::Train).table;
   EXPECT_TRUE(table.layers[0].qkv.lora.parts.empty());
@@ -210,7 +197,7 @@ void expect_refused(const Options& options, const std::string& message) {
 
 TEST(AdapterTraining, RulesThatMeanNothingAreRefused) {
   const auto with = [](const char* key, const char* value, const char* method = "lora") {
-    Options options = options_on("tied");
+    Options options = decaying_on("tied");
     options.method = method;
     find_option(key, "test").set(options, value);
     return options;
@@ -232,7 +219,7 @@ TEST(AdapterTraining, BeginningsThatCannotBeAreRefused) {
   Options options = options_from("plain");
   options.lora_init = "pissa";
   expect_refused(options, "lora_init: found pissa, expected nothing: --adapter");
-  options = options_on("own_head");
+  options = decaying_on("own_head");
   options.lora_init = "olora";
   options.lora_rank = 9;
   expect_refused(options, "self_attn.k_proj' is 8 x 24, which has no 9 halves, expected a rank of at most 8");
@@ -256,7 +243,7 @@ TEST(AdapterTraining, FilesThatAreAssumedHoldWhatIsReadOfThem) {
 
 // PEFT takes every module whose path ends with "norm" for saved; options mean the module of that name.
 TEST(AdapterTraining, NamesOfModulesMeanThemToPeftToo) {
-  Options options = options_on("own_head");
+  Options options = decaying_on("own_head");
   options.modules_to_save = {"norm", "embed_tokens"};
   EXPECT_EQ(adapter_of(options).modules_to_save, (std::vector<std::string>{"embed_tokens", "model.norm"}));
 }

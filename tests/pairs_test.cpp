@@ -121,8 +121,24 @@ void expect_near(const nlohmann::json& found, double expected, double bound, con
       << what << ": " << found << ", expected " << expected;
 }
 
+// Loss, norm and metrics of three steps.
+void expect_steps(const std::vector<nlohmann::json>& found, const nlohmann::json& expected) {
+  ASSERT_EQ(found.size(), 3u);
+  for (size_t s = 0; s < 3; s++) {
+    const std::string at = fmt::format("step {} ", s + 1);
+    expect_near(found[s]["loss"], expected[s]["loss"], 1e-5, at + "loss");
+    expect_near(found[s]["grad_norm"], expected[s]["grad_norm"], 1e-5, at + "norm");
+    for (const auto& [name, value] : expected[s]["metrics"].items()) {
+      ASSERT_TRUE(found[s].contains(name)) << name;
+      if (value.is_null())
+        EXPECT_TRUE(found[s][name].is_null()) << at + name;
+      else
+        expect_near(found[s][name], value, 1e-5, at + name);
+    }
+  }
+}
+
 TEST_P(PairSteps, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
-  const nlohmann::json& steps = expected()[GetParam()]["steps"];
   const Dataset dataset = pairs_of_file();
   References references = references_of("references");
   JobSpec spec = job_of(options_of(GetParam()), false, DType::F32, 64);
@@ -132,16 +148,7 @@ TEST_P(PairSteps, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
   const TempDirectory directory;
   PairRun run(session, dataset, references, 3);
   const auto lines = run.train(directory.path() / "out", 1e-3);
-  ASSERT_EQ(lines.size(), 3u);
-  for (size_t s = 0; s < 3; s++) {
-    const std::string at = fmt::format("step {} ", s + 1);
-    expect_near(lines[s]["loss"], steps[s]["loss"], 1e-5, at + "loss");
-    expect_near(lines[s]["grad_norm"], steps[s]["grad_norm"], 1e-5, at + "norm");
-    for (const auto& [name, value] : steps[s]["metrics"].items()) {
-      ASSERT_TRUE(lines[s].contains(name)) << name;
-      expect_near(lines[s][name], value, 1e-5, at + name);
-    }
-  }
+  expect_steps(lines, expected()[GetParam()]["steps"]);
 }
 
 TEST_P(PairSteps, GradientsOfEveryParameterAreThoseOfFp64) {
@@ -192,7 +199,6 @@ INSTANTIATE_TEST_SUITE_P(Variants, PairSteps,
 // Of each step kl, from replies that are not learnt from, decides what every reply weighs; the last step has desirable
 // ones alone.
 TEST(Kto, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
-  const nlohmann::json& steps = expected()["kto"]["steps"];
   const Dataset dataset = judged_of_file();
   ASSERT_TRUE(dataset.has_pairs());
   for (const auto& [micro, passes] : {std::pair(4, 1), {1, 4}}) {
@@ -208,19 +214,8 @@ TEST(Kto, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
     const TempDirectory directory;
     PairRun run(session, dataset, references, 3);
     const auto lines = run.train(directory.path() / "out", 1e-3);
-    ASSERT_EQ(lines.size(), 3u);
-    for (size_t s = 0; s < 3; s++) {
-      const std::string at = fmt::format("{} passes, step {} ", passes, s + 1);
-      expect_near(lines[s]["loss"], steps[s]["loss"], 1e-5, at + "loss");
-      expect_near(lines[s]["grad_norm"], steps[s]["grad_norm"], 1e-5, at + "norm");
-      for (const auto& [name, value] : steps[s]["metrics"].items()) {
-        ASSERT_TRUE(lines[s].contains(name)) << name;
-        if (value.is_null())
-          EXPECT_TRUE(lines[s][name].is_null()) << at + name;
-        else
-          expect_near(lines[s][name], value, 1e-5, at + name);
-      }
-    }
+    SCOPED_TRACE(fmt::format("{} passes", passes));
+    expect_steps(lines, expected()["kto"]["steps"]);
   }
 }
 

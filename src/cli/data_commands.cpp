@@ -160,13 +160,10 @@ int plan_command(Options options, const CommandFlags& flags) {
 
 namespace {
 
+// Prints what an evaluation finds of preferences.
 void say_of_preferences(const EvaluationResult& result, const PackingReport& report, bool json) {
-  const auto metric = [&](std::string_view name) {
-    const auto found = std::ranges::find(result.metrics, name, &NamedNumbers::value_type::first);
-    return found == result.metrics.end() ? std::optional<double>() : found->second;
-  };
-  const std::optional<double> accuracy = metric("rewards/accuracies");
-  const double margin = metric("rewards/margins").value();
+  const std::optional<double> accuracy = number_of(result.metrics, "rewards/accuracies");
+  const double margin = number_of(result.metrics, "rewards/margins").value();
   const std::string_view what = accuracy ? "pairs" : "replies";
   if (!json) {
     fmt::print("loss {:.4f}{}  margin {:.4f}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,

@@ -144,9 +144,12 @@ RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSour
     return references_.emplace_back(&dataset, References(dataset)).second;
   };
   const auto serve = [&](const Dataset& dataset, const StreamSource& source) {
-    References& references = references_of(dataset);
-    referenced_.push_back({dataset, source.stream().documents_of_data(), references});
-    return make_step_objective(spec.objective, dataset, source.stream(), &references);
+    References* references = nullptr;
+    if (spec.objective.has_reference()) {
+      references = &references_of(dataset);
+      referenced_.push_back({dataset, source.stream().documents_of_data(), *references});
+    }
+    return make_step_objective(spec.objective, dataset, source.stream(), references);
   };
   data_ = serve(corpus.training, data);
   if (validation) validation_ = serve(corpus.validation(), *validation);
@@ -158,19 +161,9 @@ std::string RunObjective::find_references(Session& session, const Options& optio
   const std::filesystem::path own = std::filesystem::path(options.out) / "reference", given = options.reference_cache,
                               directory = given.empty() ? own : given;
   file_ = directory / (hex(hash_of(key_)) + ".logps");
-  int64_t all = 0;
-  const auto known = [&] {
-    int64_t count = 0;
-    all = 0;
-    const auto look = [&](const StreamSource& source, References& references) {
-      const std::vector<uint32_t>& samples = source.stream().samples_of_data();
-      all += std::ssize(samples);
-      count += std::ranges::count_if(samples, [&](uint32_t sample) { return references.knows(sample); });
-    };
-    look(data_source_, referenced_[0].references);
-    if (validation_source_) look(*validation_source_, referenced_[1].references);
-    return count;
-  };
+  int64_t all = std::ssize(data_source_.stream().samples_of_data());
+  if (validation_source_) all += std::ssize(validation_source_->stream().samples_of_data());
+  const auto known = [&] { return data_->known() + (validation_ ? validation_->known() : 0); };
   read_references(file_, key_, referenced_);
   const int64_t found = known();
   uint64_t hash = 0;

@@ -13,11 +13,15 @@ namespace {
 
 constexpr size_t kOpenBlocks = 64;
 
-int64_t counted_labels(const Dataset& dataset, const DocumentSpan& d) {
-  return dataset.loss_tokens(d.sample, int64_t{d.begin} + 1, int64_t{d.begin} + d.length);
+}  // namespace
+
+size_t half_of(const Dataset& dataset, const DocumentSpan& document) {
+  return dataset.has_pairs() && document.begin >= dataset.second(document.sample) ? 1 : 0;
 }
 
-}  // namespace
+int64_t counted_labels(const Dataset& dataset, const DocumentSpan& document) {
+  return dataset.loss_tokens(document.sample, int64_t{document.begin} + 1, int64_t{document.begin} + document.length);
+}
 
 LongSamples long_samples_from_name(std::string_view name) {
   if (name == "cut") return LongSamples::Cut;
@@ -88,6 +92,7 @@ std::optional<std::array<DocumentSpan, 2>> Packer::pair_of(uint32_t sample) cons
 
 Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options)
     : dataset_(dataset), options_(options), selection_(std::move(selection)) {
+  options_.apart = options.apart && dataset.has_pairs();
   if (options_.sequence_length < 2 || options_.sequence_length > INT32_MAX) {
     user_error("sequence_length: found {}, expected 2 to {}", options_.sequence_length, INT32_MAX);
   }
@@ -102,7 +107,7 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
     user_error("{}: found {} documents, expected less than 2^32 - 1", options_.name, report_.documents);
   const auto documents = static_cast<size_t>(report_.documents);
   order_.resize(selection_.size());
-  placed_.resize(documents * (options_.apart && dataset.has_pairs() ? 2 : 1));
+  placed_.resize(documents * (options_.apart ? 2 : 1));
   block_of_.resize(placed_.size());
   open_.reserve(kOpenBlocks);
 }
@@ -160,8 +165,8 @@ int64_t Packer::least_blocks() const {
 std::vector<DocumentSpan> Packer::documents() const {
   std::vector<DocumentSpan> all;
   for (const uint32_t sample : selection_) {
-    if (const auto pair = dataset_.has_pairs() ? pair_of(sample) : std::nullopt)
-      all.insert(all.end(), pair->begin(), pair->end());
+    if (dataset_.has_pairs())
+      std::ranges::copy(pair_of(sample).value(), std::back_inserter(all));
     else
       for_each_document(sample, [&](const DocumentSpan& span) { all.push_back(span); });
   }
@@ -247,8 +252,7 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
     : dataset_(dataset),
       packer_(dataset, std::move(selection), packing),
       shape_(shape),
-      sequence_length_(packing.sequence_length),
-      apart_(packing.apart && dataset.has_pairs()) {
+      sequence_length_(packing.sequence_length) {
   check(shape.passes > 0 && shape.ranks > 0 && shape.micro_batch > 0, "a step of {} passes, {} ranks, {} blocks",
         shape.passes, shape.ranks, shape.micro_batch);
   check(length.max_steps || length.epochs, "a run without an end");
@@ -313,8 +317,8 @@ void BlockStream::seek(int64_t step) {
   while (end_of(held_[used_ - 1]) < end_) hold_next();
   tokens_ = loss_tokens_ = samples_ = first_loss_tokens_ = 0;
   for (int64_t number = begin_; number < end_; ++number) {
-    for_each_of(run_block(number), apart_ ? Half::First : Half::Both, [&](const DocumentSpan& d) {
-      const bool first = !dataset_.has_pairs() || d.begin < dataset_.second(d.sample);
+    for_each_of(run_block(number), packer_.apart() ? Half::First : Half::Both, [&](const DocumentSpan& d) {
+      const bool first = half_of(dataset_, d) == 0;
       const int64_t labels = counted_labels(dataset_, d);
       tokens_ += d.length;
       loss_tokens_ += labels;

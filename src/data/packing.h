@@ -46,6 +46,12 @@ struct DocumentSpan {
 // Says which documents of pairs are meant.
 enum class Half : uint8_t { Both, First, Second };
 
+// Returns which document of its sample one is: 0, or 1 for the second of a pair.
+size_t half_of(const Dataset& dataset, const DocumentSpan& document);
+
+// Returns how many of a document's tokens have a label that counts: the first of a document has none.
+int64_t counted_labels(const Dataset& dataset, const DocumentSpan& document);
+
 // Calls visit(DocumentSpan) for those of a block: they alternate, the first of a pair before the second.
 template <class Visit>
 void for_each_of(std::span<const DocumentSpan> block, Half half, Visit&& visit) {
@@ -102,6 +108,8 @@ class Packer {
   Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options);
 
   const PackingReport& report() const { return report_; }
+  // Returns whether the two documents of a pair are never in one pass; false where samples are no pairs.
+  bool apart() const { return options_.apart; }
   // Returns the number of blocks of an epoch. It packs the epoch if epochs differ, without placing tokens.
   int64_t count(int64_t epoch);
   // Returns whether all epochs have as many blocks.
@@ -218,7 +226,6 @@ class BlockStream {
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
   int64_t tokens_ = 0, loss_tokens_ = 0, samples_ = 0, first_loss_tokens_ = 0;
-  bool apart_ = false;
 };
 
 }  // namespace snug

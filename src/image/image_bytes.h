@@ -12,6 +12,18 @@
 
 namespace snug {
 
+// Return the number of `count` bytes, at most eight, from `offset` on; they must be there.
+inline uint64_t big_endian(std::span<const uint8_t> bytes, uint64_t offset, uint64_t count) {
+  uint64_t value = 0;
+  for (uint64_t i = 0; i < count; i++) value = value << 8 | bytes[offset + i];
+  return value;
+}
+inline uint64_t little_endian(std::span<const uint8_t> bytes, uint64_t offset, uint64_t count) {
+  uint64_t value = 0;
+  for (uint64_t i = 0; i < count; i++) value |= static_cast<uint64_t>(bytes[offset + i]) << 8 * i;
+  return value;
+}
+
 // Gives ranges of a file's bytes. Of a file on disk it holds a window of some KiB, so that headers are read without
 // what lies between them. Neither the bytes nor the file are owned; they must outlive it. For one thread.
 class ImageBytes {

@@ -24,8 +24,6 @@ bool stands_alone(uint8_t marker) {
   return marker == kTem || marker == kExtension || (marker >= kRestart0 && marker <= kStartOfImage);
 }
 
-uint64_t big16(std::span<const uint8_t> bytes, size_t offset) { return bytes[offset] * 256u + bytes[offset + 1]; }
-
 // Says why a kind of frame is not read; null for baseline, extended and progressive ones.
 const char* unread_frame(uint8_t marker) {
   switch (marker & 0x0f) {
@@ -49,8 +47,8 @@ void read_frame(ImageBytes& bytes, uint8_t marker, std::span<const uint8_t> segm
   if (const char* name = unread_frame(marker))
     user_error("{}: found {}, expected baseline or progressive: convert it", bytes.source(), name);
   if (segment[0] != 8) user_error("{}: found {} bits a channel, expected 8: convert it", bytes.source(), segment[0]);
-  header.height = static_cast<int64_t>(big16(segment, 1));
-  header.width = static_cast<int64_t>(big16(segment, 3));
+  header.height = static_cast<int64_t>(big_endian(segment, 1, 2));
+  header.width = static_cast<int64_t>(big_endian(segment, 3, 2));
   header.channels = segment[5];
   if (header.channels != 1 && header.channels != 3 && header.channels != 4)
     user_error("{}: found {} channels, expected 1 (grey), 3 (colours) or 4 (CMYK)", bytes.source(), header.channels);
@@ -89,7 +87,7 @@ ImageHeader read_jpeg_header(ImageBytes& bytes) {
     at += 2;
     if (marker == 0 || stands_alone(marker)) continue;
     if (marker == kEndOfImage || marker == kStartOfScan) break;
-    const uint64_t length = big16(bytes.at(at, 2, "its headers"), 0);
+    const uint64_t length = big_endian(bytes.at(at, 2, "its headers"), 0, 2);
     if (length < 2) user_error("{}: a segment has length {}, expected at least 2", bytes.source(), length);
     if (is_frame(marker)) {
       read_frame(bytes, marker, bytes.at(at + 2, length - 2, "its frame header"), header);

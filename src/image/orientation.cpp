@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "image/image_bytes.h"
 
 namespace snug {
 
@@ -27,10 +28,7 @@ class Tiff {
     return magic == 42 || magic == 42 << 8;
   }
   uint64_t number(uint64_t offset, uint64_t count) const {
-    uint64_t value = 0;
-    for (uint64_t i = 0; i < count; i++)
-      value |= static_cast<uint64_t>(bytes_[offset + i]) << 8 * (little_ ? i : count - 1 - i);
-    return value;
+    return little_ ? little_endian(bytes_, offset, count) : big_endian(bytes_, offset, count);
   }
 
  private:

@@ -14,11 +14,6 @@ namespace {
 
 constexpr uint64_t kSignatureBytes = 8, kChunkFrame = 12;  // a chunk's length, type and checksum
 
-uint64_t big32(std::span<const uint8_t> bytes, size_t offset) {
-  return static_cast<uint64_t>(bytes[offset]) << 24 | static_cast<uint64_t>(bytes[offset + 1]) << 16 |
-         static_cast<uint64_t>(bytes[offset + 2]) << 8 | bytes[offset + 3];
-}
-
 std::string_view as_text(std::span<const uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -96,17 +91,17 @@ ImageHeader read_png_header(ImageBytes& bytes) {
   bool pixels = false;
   for (uint64_t at = kSignatureBytes;;) {
     const std::span<const uint8_t> head = bytes.at(at, 8, "a chunk's header");
-    const uint64_t length = big32(head, 0);
+    const uint64_t length = big_endian(head, 0, 4);
     const std::string type(as_text(head.subspan(4, 4)));
     if (!bytes.has(at, length + kChunkFrame)) bytes.cut_short("its chunk " + (type == "IDAT" ? "of pixels" : type));
     if (at == kSignatureBytes) {
       if (type != "IHDR" || length != 13)
         user_error("{}: the first chunk is '{}' of {} bytes, expected 'IHDR' of 13", bytes.source(), type, length);
       const std::span<const uint8_t> data = bytes.at(at + 8, length, "its header");
-      header.width = static_cast<int64_t>(big32(data, 0));
-      header.height = static_cast<int64_t>(big32(data, 4));
+      header.width = static_cast<int64_t>(big_endian(data, 0, 4));
+      header.height = static_cast<int64_t>(big_endian(data, 4, 4));
       header.channels = channels_of(bytes, data[8], data[9]);
-    } else if (type == "acTL" && length >= 4 && big32(bytes.at(at + 8, 4, "its frames"), 0) > 1) {
+    } else if (type == "acTL" && length >= 4 && big_endian(bytes.at(at + 8, 4, "its frames"), 0, 4) > 1) {
       user_error("{}: found an animated PNG, expected one image: save a frame of it", bytes.source());
     } else if (type == "eXIf" || type == "tEXt" || type == "zTXt" || type == "iTXt") {
       tags.read(type, as_text(bytes.up_to(at + 8, std::min(length, kMostMetadata))));

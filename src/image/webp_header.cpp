@@ -13,12 +13,6 @@ namespace {
 constexpr uint64_t kRiffHeader = 12, kChunkHeader = 8;
 constexpr unsigned kAnimationFlag = 0x02, kAlphaFlag = 0x10;
 
-uint64_t little(std::span<const uint8_t> bytes, size_t offset, size_t count) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < count; i++) value |= static_cast<uint64_t>(bytes[offset + i]) << 8 * i;
-  return value;
-}
-
 // Describes a chunk's data.
 struct Chunk {
   std::string type;
@@ -30,14 +24,14 @@ void read_lossy(ImageBytes& bytes, const Chunk& chunk, ImageHeader& header) {
   const std::span<const uint8_t> data = bytes.at(chunk.begin, 10, "its frame header");
   if ((data[0] & 1) != 0 || data[3] != 0x9d || data[4] != 0x01 || data[5] != 0x2a)
     user_error("{}: the frame header is damaged, expected that of a WebP image", bytes.source());
-  header.width = static_cast<int64_t>(little(data, 6, 2) & 0x3fff);
-  header.height = static_cast<int64_t>(little(data, 8, 2) & 0x3fff);
+  header.width = static_cast<int64_t>(little_endian(data, 6, 2) & 0x3fff);
+  header.height = static_cast<int64_t>(little_endian(data, 8, 2) & 0x3fff);
   header.channels = 3;
 }
 
 void read_lossless(ImageBytes& bytes, const Chunk& chunk, ImageHeader& header) {
   const std::span<const uint8_t> data = bytes.at(chunk.begin, 5, "its frame header");
-  const uint64_t bits = little(data, 1, 4);
+  const uint64_t bits = little_endian(data, 1, 4);
   if (data[0] != 0x2f || bits >> 29 != 0)
     user_error("{}: the frame header is damaged, expected that of a lossless WebP image", bytes.source());
   header.width = static_cast<int64_t>(bits & 0x3fff) + 1;
@@ -49,8 +43,8 @@ void read_extended(ImageBytes& bytes, const Chunk& chunk, ImageHeader& header) {
   const std::span<const uint8_t> data = bytes.at(chunk.begin, 10, "its header");
   if ((data[0] & kAnimationFlag) != 0)
     user_error("{}: found an animated WebP, expected one image: save a frame of it", bytes.source());
-  header.width = static_cast<int64_t>(little(data, 4, 3)) + 1;
-  header.height = static_cast<int64_t>(little(data, 7, 3)) + 1;
+  header.width = static_cast<int64_t>(little_endian(data, 4, 3)) + 1;
+  header.height = static_cast<int64_t>(little_endian(data, 7, 3)) + 1;
   header.channels = (data[0] & kAlphaFlag) != 0 ? 4 : 3;
 }
 
@@ -60,12 +54,13 @@ ImageHeader read_webp_header(ImageBytes& bytes) {
   ImageHeader header{.format = ImageFormat::WebP};
   ImageHeader canvas;
   OrientationTags tags;
-  const uint64_t end = 8 + little(bytes.at(4, 4, "its header"), 0, 4);
+  const uint64_t end = 8 + little_endian(bytes.at(4, 4, "its header"), 0, 4);
   if (end > bytes.size()) bytes.cut_short("its pixels");
   for (uint64_t at = kRiffHeader; at + kChunkHeader <= end;) {
     const std::span<const uint8_t> head = bytes.at(at, kChunkHeader, "a chunk's header");
-    const Chunk chunk{
-        .type = std::string(head.begin(), head.begin() + 4), .begin = at + kChunkHeader, .bytes = little(head, 4, 4)};
+    const Chunk chunk{.type = std::string(head.begin(), head.begin() + 4),
+                      .begin = at + kChunkHeader,
+                      .bytes = little_endian(head, 4, 4)};
     if (chunk.bytes > end - chunk.begin) bytes.cut_short("its chunk '" + chunk.type + "'");
     const bool first = at == kRiffHeader, found = header.channels != 0;
     if (chunk.type == "VP8X" && first) {

@@ -67,11 +67,10 @@ struct AdapterBackward {
   AdaptedParts parts{};
 };
 
-// ---- Weight-decomposed adapters (DoRA, Liu et al., arXiv:2402.09353)
-// -------------------------------------------------
-//
-// An adapted linear's result is z m / g, z = x (W + scale B A)^T, where m is trained and g are the norms of the rows of
-// W + scale B A, taken for constants.
+// ---- Weight-decomposed adapters -------------------------------------------------------------------------------------
+
+// DoRA (Liu et al., arXiv:2402.09353): an adapted linear's result is z m / g, z = x (W + scale B A)^T, where m is
+// trained and g are the norms of the rows of W + scale B A, taken for constants.
 
 // norms[i] = the root of the sum of squares of row i.   x r [n, k] fp32|bf16, norms w [n] fp32.
 struct RowNorms {};

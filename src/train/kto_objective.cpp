@@ -21,33 +21,21 @@ double KtoObjective::divergence() const {
   return others_ == 0 ? 0 : std::max(0.0, others_sum_ / static_cast<double>(others_));
 }
 
-void KtoObjective::add(int64_t pass, const TensorView& losses) {
+std::vector<StepObjective::Weight> KtoObjective::judge(std::span<const Scored> documents) {
   const double distance = divergence();
-  for (const Scored& document : scored(pass, learnt(), losses)) {
+  std::vector<Weight> weights;
+  for (const Scored& document : documents) {
     const bool desirable = dataset_.value(document.span.sample) > 0;
-    replies_.push_back({document.reply, desirable, kto_loss(options_, document.reply, desirable, distance)});
+    const ReplyLoss loss = kto_loss(options_, document.reply, desirable, distance);
+    replies_.push_back({document.reply, desirable, loss.loss});
+    weights.push_back({loss.loss, -loss.by_reply, 0});
   }
-}
-
-void KtoObjective::weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
-                         std::span<float> row_losses) {
-  std::ranges::fill(weights, 0.0f);
-  std::ranges::fill(row_losses, 0.0f);
-  const size_t before = replies_.size();
-  add(pass, losses);
-  const std::vector<Scored> documents = scored(pass, learnt(), losses);
-  for (size_t d = 0; d < documents.size(); d++) {
-    if (documents[d].rank != rank) continue;
-    const ReplyLoss& loss = replies_[before + d].loss;
-    row_losses[documents[d].row] = static_cast<float>(loss.loss);
-    for (int64_t t = 0; t < documents[d].reply.tokens; t++)
-      weights[documents[d].row + static_cast<size_t>(t)] = static_cast<float>(-loss.by_reply);
-  }
+  return weights;
 }
 
 double KtoObjective::loss() const {
   double sum = 0;
-  for (const Judged& judged : replies_) sum += judged.loss.loss;
+  for (const Judged& judged : replies_) sum += judged.loss;
   return sum / static_cast<double>(replies_.size());
 }
 

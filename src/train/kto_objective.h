@@ -10,15 +10,10 @@ namespace snug {
 // evaluated for one step.
 class KtoObjective : public StepObjective {
  public:
-  KtoObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
-               References* references)
-      : StepObjective(options, dataset, stream, references) {}
+  using StepObjective::StepObjective;
 
   void begin() override;
-  void add(int64_t pass, const TensorView& losses) override;
   void add_others(int64_t pass, const TensorView& losses) override;
-  void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
-             std::span<float> row_losses) override;
   double loss() const override;
   NamedNumbers metrics() const override;
 
@@ -26,9 +21,10 @@ class KtoObjective : public StepObjective {
   struct Judged {
     ScoredReply reply;
     bool desirable = true;
-    ReplyLoss loss;
+    double loss = 0;
   };
 
+  std::vector<Weight> judge(std::span<const Scored> documents) override;
   double divergence() const;
 
   std::vector<Judged> replies_;

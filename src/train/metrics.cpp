@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,11 @@
 namespace snug {
 
 using Object = nlohmann::ordered_json;
+
+std::optional<double> number_of(const NamedNumbers& numbers, std::string_view name) {
+  const auto found = std::ranges::find(numbers, name, &NamedNumbers::value_type::first);
+  return found == numbers.end() ? std::nullopt : std::optional(found->second);
+}
 
 nlohmann::ordered_json metrics_json(const StepMetrics& m) {
   nlohmann::ordered_json line{

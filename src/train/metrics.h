@@ -16,6 +16,9 @@ namespace snug {
 // Numbers by their names in metrics.jsonl.
 using NamedNumbers = std::vector<std::pair<std::string, double>>;
 
+// Returns the number of a name; nothing if there is none.
+std::optional<double> number_of(const NamedNumbers& numbers, std::string_view name);
+
 struct StepMetrics {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, learning_rate = 0;

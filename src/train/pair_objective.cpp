@@ -4,36 +4,19 @@
 
 namespace snug {
 
-void PairObjective::add(int64_t pass, const TensorView& losses) {
-  const std::vector<Scored> documents = scored(pass, Half::Both, losses);
-  for (size_t d = 0; d + 1 < documents.size(); d += 2) {
-    const ScoredReply &chosen = documents[d].reply, &rejected = documents[d + 1].reply;
-    pairs_.push_back({chosen, rejected, pair_loss(options_, chosen, rejected)});
-  }
-}
-
-void PairObjective::weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
-                          std::span<float> row_losses) {
-  std::ranges::fill(weights, 0.0f);
-  std::ranges::fill(row_losses, 0.0f);
-  const size_t before = pairs_.size();
-  add(pass, losses);
+std::vector<StepObjective::Weight> PairObjective::judge(std::span<const Scored> documents) {
   // The step divides by its pairs, the cross-entropy by its chosen replies' tokens.
   const double of_tokens = options_.nll_weight * static_cast<double>(stream_.samples()) /
                            static_cast<double>(std::max<int64_t>(stream_.first_loss_tokens(), 1));
-  const float* const own = losses.as<float>() + static_cast<size_t>(rank) * weights.size();
-  const std::vector<Scored> documents = scored(pass, Half::Both, losses);
-  for (size_t d = 0; d < documents.size(); d++) {
-    if (documents[d].rank != rank) continue;
-    const PairLoss& loss = pairs_[before + d / 2].loss;
-    const bool chosen = d % 2 == 0;
-    size_t row = documents[d].row;
-    if (chosen) row_losses[row] = static_cast<float>(loss.loss);
-    for (int64_t t = 0; t < documents[d].reply.tokens; t++, row++) {
-      weights[row] = static_cast<float>(chosen ? of_tokens - loss.by_chosen : -loss.by_rejected);
-      if (chosen) row_losses[row] += static_cast<float>(of_tokens * static_cast<double>(own[row]));
-    }
+  std::vector<Weight> weights;
+  for (size_t d = 0; d + 1 < documents.size(); d += 2) {
+    const ScoredReply &chosen = documents[d].reply, &rejected = documents[d + 1].reply;
+    const PairLoss loss = pair_loss(options_, chosen, rejected);
+    pairs_.push_back({chosen, rejected, loss.loss});
+    weights.push_back({loss.loss, of_tokens - loss.by_chosen, of_tokens});
+    weights.push_back({0, -loss.by_rejected, 0});
   }
+  return weights;
 }
 
 double PairObjective::cross_entropy() const {
@@ -47,7 +30,7 @@ double PairObjective::cross_entropy() const {
 
 double PairObjective::loss() const {
   double sum = 0;
-  for (const Pair& pair : pairs_) sum += pair.loss.loss;
+  for (const Pair& pair : pairs_) sum += pair.loss;
   const double mean = sum / static_cast<double>(pairs_.size());
   return options_.nll_weight > 0 ? mean + options_.nll_weight * cross_entropy() : mean;
 }

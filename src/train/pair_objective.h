@@ -7,24 +7,19 @@ namespace snug {
 
 class PairObjective : public StepObjective {
  public:
-  PairObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
-                References* references)
-      : StepObjective(options, dataset, stream, references) {}
+  using StepObjective::StepObjective;
 
   void begin() override { pairs_.clear(); }
-  void add(int64_t pass, const TensorView& losses) override;
-  void add_others(int64_t, const TensorView&) override {}
-  void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
-             std::span<float> row_losses) override;
   double loss() const override;
   NamedNumbers metrics() const override;
 
  private:
   struct Pair {
     ScoredReply chosen, rejected;
-    PairLoss loss;
+    double loss = 0;
   };
 
+  std::vector<Weight> judge(std::span<const Scored> documents) override;
   double cross_entropy() const;
 
   std::vector<Pair> pairs_;

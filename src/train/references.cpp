@@ -1,7 +1,6 @@
 #include "train/references.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include "base/error.h"
@@ -63,15 +62,6 @@ uint64_t hash_of_reply(const Dataset& dataset, const DocumentSpan& span) {
   labels[0] = kNoLabel;
   return hash_of(std::span<const int32_t>(labels), hash_of(dataset.ids(span.sample).subspan(span.begin, span.length)));
 }
-
-namespace {
-
-// Returns which of its sample's documents one is.
-size_t half_of(const Dataset& dataset, const DocumentSpan& span) {
-  return dataset.has_pairs() && span.begin >= dataset.second(span.sample) ? 1 : 0;
-}
-
-}  // namespace
 
 void read_references(const std::filesystem::path& path, std::string_view key, std::span<const Referenced> all) {
   if (!is_file(path)) return;

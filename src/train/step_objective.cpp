@@ -39,20 +39,37 @@ std::vector<StepObjective::Scored> StepObjective::scored(int64_t pass, Half part
         document.span = span;
         document.rank = static_cast<int>(rank);
         document.row = row;
-        document.first = !dataset_.has_pairs() || span.begin < dataset_.second(span.sample);
-        const int64_t begin = span.begin;
-        document.reply.tokens = dataset_.loss_tokens(span.sample, begin + 1, begin + span.length);
+        document.reply.tokens = counted_labels(dataset_, span);
         for (int64_t t = 0; t < document.reply.tokens; t++)
           document.reply.log_probability -= static_cast<double>(own[row++]);
-        if (references_) document.reply.reference = references_->of(span.sample)[document.first ? 0 : 1];
+        if (references_) document.reply.reference = references_->of(span.sample)[half_of(dataset_, span)];
       });
   }
   return all;
 }
 
+void StepObjective::weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
+                          std::span<float> row_losses) {
+  std::ranges::fill(weights, 0.0f);
+  std::ranges::fill(row_losses, 0.0f);
+  const float* const own = losses.as<float>() + static_cast<size_t>(rank) * weights.size();
+  const std::vector<Scored> documents = scored(pass, learnt(), losses);
+  const std::vector<Weight> weighed = judge(documents);
+  for (size_t d = 0; d < documents.size(); d++) {
+    if (documents[d].rank != rank) continue;
+    const size_t first = documents[d].row, end = first + static_cast<size_t>(documents[d].reply.tokens);
+    if (first < end) row_losses[first] = static_cast<float>(weighed[d].loss);
+    for (size_t row = first; row < end; row++) {
+      weights[row] = static_cast<float>(weighed[d].row);
+      if (weighed[d].cross_entropy != 0)
+        row_losses[row] += static_cast<float>(weighed[d].cross_entropy * static_cast<double>(own[row]));
+    }
+  }
+}
+
 void StepObjective::take_references(int64_t pass, Half part, const TensorView& losses) {
   for (const Scored& document : scored(pass, part, losses))
-    references_->set(document.span.sample, document.first ? 0 : 1, document.reply.log_probability);
+    references_->set(document.span.sample, half_of(dataset_, document.span), document.reply.log_probability);
 }
 
 bool StepObjective::knows(int64_t pass) const {
@@ -66,6 +83,11 @@ bool StepObjective::knows(int64_t pass) const {
 
 bool StepObjective::knows_all() const {
   return std::ranges::all_of(stream_.samples_of_data(), [this](uint32_t sample) { return references_->knows(sample); });
+}
+
+int64_t StepObjective::known() const {
+  return std::ranges::count_if(stream_.samples_of_data(),
+                               [this](uint32_t sample) { return references_->knows(sample); });
 }
 
 std::unique_ptr<StepObjective> make_step_objective(const ObjectiveOptions& options, const Dataset& dataset,

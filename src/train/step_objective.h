@@ -19,18 +19,19 @@ namespace snug {
 // [ranks, T] fp32.
 class StepObjective {
  public:
+  StepObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
+                References* references);
   virtual ~StepObjective() = default;
 
   // Forgets the replies that were added.
   virtual void begin() = 0;
   // Adds the replies of a pass, of documents that are learnt from; or, where the objective scores others first
-  // (ObjectiveOptions::scores_others()), those others.
-  virtual void add(int64_t pass, const TensorView& losses) = 0;
-  virtual void add_others(int64_t pass, const TensorView& losses) = 0;
+  // (scores_others()), those others.
+  void add(int64_t pass, const TensorView& losses) { judge(scored(pass, learnt(), losses)); }
+  virtual void add_others(int64_t, const TensorView&) {}
   // Adds them, and writes for the rows of this rank, [T] fp32, what RowWeights (model/head.h) holds: sums of rows'
   // losses, and their gradients, are those of the whole step once they are divided by its number of samples.
-  virtual void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
-                     std::span<float> row_losses) = 0;
+  void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights, std::span<float> row_losses);
 
   // Return what the replies added have as their mean loss, and as their metrics, means over replies or pairs; NaN for a
   // mean of nothing.
@@ -46,22 +47,27 @@ class StepObjective {
 
   // Takes the log-probabilities of such a part's replies for the references.
   void take_references(int64_t pass, Half part, const TensorView& losses);
-  // Return whether the references of all replies of a pass, or of the data, are known.
+  // Return whether the references of all replies of a pass, or of the data, are known, and of how many samples they
+  // are.
   bool knows(int64_t pass) const;
   bool knows_all() const;
+  int64_t known() const;
 
  protected:
-  StepObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
-                References* references);
-
   // Holds a document of a pass, and what its reply sums to.
   struct Scored {
     DocumentSpan span;
     ScoredReply reply;
     int rank = 0;
-    size_t row = 0;     // of its rank's: the first of the reply's rows
-    bool first = true;  // of its sample
+    size_t row = 0;  // of its rank's: the first of the reply's rows
   };
+  // Holds what rows of a document's reply weigh, all alike, and its part of the loss: `loss` of the whole reply, and
+  // `cross_entropy` times each row's.
+  struct Weight {
+    double loss = 0, row = 0, cross_entropy = 0;
+  };
+  // Adds documents that are learnt from, and returns what each weighs.
+  virtual std::vector<Weight> judge(std::span<const Scored> documents) = 0;
   // Returns the documents of a pass that were scored, in the order of blocks.
   std::vector<Scored> scored(int64_t pass, Half part, const TensorView& losses) const;
 

@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -40,12 +39,9 @@ class Due {
 
 // Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred.
 std::string preferences_text(const NamedNumbers& metrics, const std::string& prefix) {
-  const auto find = [&](const char* name) {
-    return std::ranges::find(metrics, prefix + "rewards/" + name, &NamedNumbers::value_type::first);
-  };
-  const auto accuracy = find("accuracies"), margin = find("margins");
-  if (accuracy == metrics.end() || margin == metrics.end()) return "";
-  return fmt::format("  accuracy {:.2f}  margin {:.3f}", accuracy->second, margin->second);
+  const auto accuracy = number_of(metrics, prefix + "rewards/accuracies"),
+             margin = number_of(metrics, prefix + "rewards/margins");
+  return accuracy && margin ? fmt::format("  accuracy {:.2f}  margin {:.3f}", *accuracy, *margin) : "";
 }
 
 }  // namespace
