@@ -345,19 +345,19 @@ TEST(PairReferences, AFileServesEveryOrderOfTheDataAndNoOtherKey) {
   EXPECT_EQ(known("a key", all_samples(12), 64, References(dataset)), 0);
 }
 
-// However a step is cut, and packed or not, its metrics are equal to the order of sums within products.
+// However a step is cut, its metrics are equal to the order of sums within products.
 TEST(Pairs, AStepIsTheSameHoweverItIsCut) {
   const Dataset dataset = pairs_of_file();
   const TempDirectory directory;
   std::vector<nlohmann::json> first;
-  for (const auto& [micro, passes, packing] : {std::tuple(4, 1, false), {2, 2, false}, {1, 4, false}}) {
+  for (const auto& [micro, passes] : {std::pair(4, 1), {2, 2}, {1, 4}}) {
     JobSpec spec = job_of({.kind = ObjectiveKind::Orpo, .nll_weight = 1}, false, DType::F32, 64);
     spec.cut.micro_batch = micro;
     spec.cut.passes = passes;
     Session session(spec, 1);
     session.load();
     References none(dataset);
-    PairRun run(session, dataset, none, 3, packing);
+    PairRun run(session, dataset, none, 3);
     const auto lines = run.train(directory.path() / fmt::format("{}", passes), 1e-3);
     if (first.empty()) first = lines;
     for (size_t s = 0; s < lines.size(); s++)
