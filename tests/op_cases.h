@@ -52,6 +52,15 @@ inline void add_rope(OpCases& cases) {
                              {inout("x", t, {11, 4 * dim}, uniform()),
                               in("positions", DType::I32, {11}, integers(0, 9)), in("table", DType::F32, {9, turned})},
                              {}});
+      // Positions of two axes and of three: pairs in groups, and alone.
+      for (const auto& [dim, pairs] : {std::pair(80, RopeAxes{{20, 20}}), std::pair(128, RopeAxes{{16, 24, 24}}),
+                                       std::pair(14, RopeAxes{{3, 2, 2}})})
+        cases.push_back(
+            {fmt::format("rope.{}.{}axes.of{}.{}", name(t), pairs.count(), dim, backward ? "backward" : "forward"),
+             Rope{dim, backward, false, pairs},
+             {inout("x", t, {11, 3 * dim}, uniform()), in("positions", DType::I32, {pairs.count(), 11}, integers(0, 9)),
+              in("table", DType::F32, {9, dim})},
+             {}});
     }
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "data/image_layout.h"
 #include "format/peft.h"
 #include "model/model_config.h"
 #include "tensor/batch.h"
@@ -69,7 +70,26 @@ inline std::map<std::string, std::vector<float>> read_tensors(const std::filesys
 
 struct TinySample {
   std::vector<int32_t> ids, labels;
+  std::vector<ImageTokens> images{};  // rows of a tower among the tokens
+  std::vector<float> pixels{};        // of all images' patches
 };
+
+inline std::filesystem::path vision() { return std::filesystem::path(SNUG_FIXTURES) / "vision"; }
+
+// Samples of texts with images for the models of tests/fixtures/vision, `merge` patches a side of a row.
+inline std::vector<TinySample> vision_samples(const std::string& model, int64_t merge = 2) {
+  const auto tensors = read_tensors(vision() / model / "reference.safetensors");
+  std::vector<TinySample> samples;
+  for (const auto& json : read_json(vision() / "samples.json")) {
+    TinySample sample{json["input_ids"].get<std::vector<int32_t>>(), json["labels"].get<std::vector<int32_t>>()};
+    for (const auto& image : json["images"])
+      sample.images.push_back({image["begin"].get<int64_t>(), image["rows"].get<int64_t>() / merge,
+                               image["columns"].get<int64_t>() / merge});
+    if (!sample.images.empty()) sample.pixels = tensors.at(fmt::format("pixels.{}", samples.size()));
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
 
 inline std::vector<TinySample> tiny_samples() {
   std::vector<TinySample> samples;
@@ -94,11 +114,17 @@ inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_
   for (size_t s = 0; s < samples.size(); s++) {
     if (!packed) at = static_cast<int64_t>(s) * sequence_length;
     documents[static_cast<size_t>(runtime.documents++)] = static_cast<int32_t>(at);
+    if (positions.size() > ids.size())
+      write_positions(positions, std::ssize(ids), at, std::ssize(samples[s].ids), samples[s].images);
     for (size_t i = 0; i < samples[s].ids.size(); i++, at++) {
       const auto t = static_cast<size_t>(at);
       ids[t] = samples[s].ids[i];
-      positions[t] = static_cast<int32_t>(i);
-      tokens_of[ids[t]].push_back(static_cast<int32_t>(at));
+      if (positions.size() == ids.size()) positions[t] = static_cast<int32_t>(i);
+      const bool replaced = std::ranges::any_of(samples[s].images, [&](const ImageTokens& image) {
+        const auto begin = static_cast<size_t>(image.begin);
+        return begin <= i && i < begin + static_cast<size_t>(image.rows * image.columns);
+      });
+      if (!replaced) tokens_of[ids[t]].push_back(static_cast<int32_t>(at));
       if (i + 1 < samples[s].ids.size() && samples[s].labels[i + 1] >= 0) {
         rows[static_cast<size_t>(runtime.loss_rows)] = static_cast<int32_t>(at);
         targets[static_cast<size_t>(runtime.loss_rows++)] = samples[s].labels[i + 1];
@@ -116,6 +142,43 @@ inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_
     for (const int32_t token : tokens) order[next++] = token;
   }
   starts[static_cast<size_t>(runtime.segments)] = static_cast<int32_t>(next);
+}
+
+inline int64_t patches_of(const std::vector<TinySample>& samples, int64_t merge) {
+  int64_t patches = 0;
+  for (const TinySample& sample : samples)
+    for (const ImageTokens& image : sample.images) patches += image.rows * image.columns * merge * merge;
+  return patches;
+}
+
+// Lays their images into the arrays of a tower, for samples laid out as by fill_batch().
+inline void fill_images(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
+                        const TowerSpec& tower, std::span<const TensorView> views, RuntimeScalars& runtime) {
+  const ImageViews arrays = image_views(views);
+  ImageLayout layout({tower.merge, tower.window}, arrays);
+  const int64_t numbers = arrays.pixels.cols();
+  int64_t at = 0, patch = 0;
+  for (size_t s = 0; s < samples.size(); s++) {
+    if (!packed) at = static_cast<int64_t>(s) * sequence_length;
+    const float* source = samples[s].pixels.data();
+    for (const ImageTokens& image : samples[s].images) {
+      for (const int32_t row : layout.add(image.rows * tower.merge, image.columns * tower.merge, at + image.begin)) {
+        for (int64_t i = 0; i < numbers; i++) {
+          const float number = source[row * numbers + i];
+          if (arrays.pixels.dtype == DType::F32)
+            arrays.pixels.as<float>()[patch * numbers + i] = number;
+          else
+            arrays.pixels.as<BFloat16>()[patch * numbers + i] = BFloat16(number);
+        }
+        patch++;
+      }
+      source += image.rows * image.columns * tower.merge * tower.merge * numbers;
+    }
+    at += std::ssize(samples[s].ids);
+  }
+  const ImageCounts counts = layout.finish();
+  runtime.images = counts.images;
+  runtime.image_windows = counts.windows;
 }
 
 inline int64_t loss_tokens(const std::vector<TinySample>& samples) {
@@ -176,6 +239,11 @@ class TinyTrainer {
                  runtime.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
                  fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, runtime);
                });
+    session.on(HostJob::FillImages,
+               [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
+                 fill_images(batches_[static_cast<size_t>(first_pass_ + task.index)],
+                             session_.spec().cut.sequence_length, packed_, session_.spec().model.tower, views, runtime);
+               });
     session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
     });
@@ -224,13 +292,15 @@ class TinyTrainer {
   void pack_samples(bool packed) { packed_ = packed; }
   // Of the step begun last, with one rank: the one that holds every pass, if samples lie end to end.
   int shape_of_passes() const {
-    int64_t most = 0;
+    int64_t most = 0, patches = 0;
     for (const std::vector<TinySample>& batch : batches_) {
       int64_t tokens = 0;
       for (const TinySample& sample : batch) tokens += std::ssize(sample.ids);
       most = std::max(most, tokens);
+      patches = std::max(patches, patches_of(batch, session_.spec().model.tower.merge));
     }
-    return packed_ ? session_.spec().cut.shape_for(most) : 0;
+    const Cut& cut = session_.spec().cut;
+    return cut.shape_for(packed_ ? most : cut.tokens(), patches);
   }
   // Of losses and gradients.
   void scale(double factor) { loss_factor_ = factor; }

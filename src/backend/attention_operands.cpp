@@ -106,10 +106,11 @@ CachedAttentionOperands cached_attention_operands(const CachedAttention& attenti
   return of;
 }
 
-int64_t documents_of(const RuntimeScalars& runtime, const TensorView& documents) {
-  check(0 <= runtime.documents && runtime.documents < documents.count(),
-        "attention: {} documents, at most {} were planned", runtime.documents, documents.count() - 1);
-  return runtime.documents;
+int64_t documents_of(const Attention& attention, const RuntimeScalars& runtime, const TensorView& documents) {
+  const int64_t count = runtime.documents_of(attention.documents);
+  check(0 <= count && count < documents.count(), "attention: {} documents, at most {} were planned", count,
+        documents.count() - 1);
+  return count;
 }
 
 }  // namespace snug

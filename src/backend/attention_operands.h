@@ -27,7 +27,8 @@ struct CachedAttentionOperands {
 };
 CachedAttentionOperands cached_attention_operands(const CachedAttention& attention, Operands& operands);
 
-// Returns how many documents a run has. Throws InternalError if they are more than there are bounds for.
-int64_t documents_of(const RuntimeScalars& runtime, const TensorView& documents);
+// Returns how many documents a run has for this attention. Throws InternalError if they are more than there are bounds
+// for.
+int64_t documents_of(const Attention& attention, const RuntimeScalars& runtime, const TensorView& documents);
 
 }  // namespace snug

@@ -17,7 +17,7 @@ class RopeNode : public Node {
   }
   void backward(Builder& b) override {
     const Operand dx = columns(b.gradient_in_place(x_.value), x_.begin, x_.end);
-    b.emitter().op("rope.backward", Rope{op_.dim, true, op_.interleaved}, {dx, positions_, table_});
+    b.emitter().op("rope.backward", Rope{op_.dim, true, op_.interleaved, op_.pairs}, {dx, positions_, table_});
   }
 
  private:
@@ -72,12 +72,11 @@ void Builder::rope(const View& x, const Rope& op, const Operand& positions, cons
   record_in_place(std::make_unique<RopeNode>(x, op, positions, table), x.value);
 }
 
-Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
-                         const Operand& documents, int64_t longest, int64_t window) {
-  const Attention op{shape, static_cast<float>(scale), longest, narrowing(window, longest), static_cast<float>(cap)};
+Value Builder::attention(const View& q, const View& k, const View& v, Attention op, const Operand& documents) {
+  op.window = narrowing(op.window, op.longest);
   return record(std::make_unique<AttentionNode>(op, q, k, v, documents), {q.value, k.value, v.value},
-                {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention},
-                 {"lse", {shape.heads, tokens_}, DType::F32, ActivationClass::Attention}});
+                {{"attention", {tokens_, op.shape.query_columns()}, compute_, ActivationClass::Attention},
+                 {"lse", {op.shape.heads, tokens_}, DType::F32, ActivationClass::Attention}});
 }
 
 Value Builder::cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,

@@ -49,8 +49,23 @@ void Builder::record_in_place(std::unique_ptr<Node> node, Value value) {
     check(other->outputs[0] == value || std::ranges::find(other->inputs, value) == other->inputs.end(),
           "'{}' is changed in place after it was read", state(value).what);
   node->inputs = node->outputs = {value};
-  state(value).nodes.push_back(node.get());
+  State& changed = state(value);
+  changed.nodes.push_back(node.get());
+  changed.wanted = changed.wanted || node->trains(*this);
   tapes_[layer_].push_back(std::move(node));
+}
+
+Value Builder::given(std::string what, const Operand& bytes) {
+  const Value value{static_cast<int32_t>(values_.size())};
+  values_.push_back({.what = std::move(what),
+                     .shape = bytes.shape,
+                     .dtype = bytes.dtype,
+                     .kind = ActivationClass::LayerBoundary,
+                     .layer = layer_,
+                     .site = site_,
+                     .home = bytes,
+                     .current = bytes});
+  return value;
 }
 
 Operand Builder::home(Value value) {

@@ -87,12 +87,19 @@ class Builder {
 
   // ---- A layer's forward, recorded ----
 
+  // Returns a value of the batch, whose bytes are there.
+  Value given(std::string what, const Operand& bytes);
   // Returns the embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. A pass that
   // trains gives its `batch`; without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
+  // Puts rows of a tower, recorded on its own builder, in the place of rows of x, whose bytes become the result:
+  // `places` says which, and is negative for rows that have no place.
+  void splice(Value x, Builder& tower, Value rows, const Operand& places);
   // Returns the normed rows of x, by RMSNorm or LayerNorm, plus the addend if there is one.
   Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
                  std::optional<Value> addend = std::nullopt);
+  // Returns the normed rows of x, `count` of them side by side in one row of the result.
+  Value joined_norm(Value x, const Norm& norm, int64_t count);
   // Returns queries and keys, every head of them normed by itself or, with gains of as many values as they have
   // columns, all of them together; the two results lie side by side.
   std::pair<View, View> head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm);
@@ -106,10 +113,8 @@ class Builder {
   Value activate(Value x, Activation activation);
   // Rotates heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
-  // Returns the attention's result. `scale` and `cap` are those of scores, `longest` is how many tokens the longest
-  // document has, `window` how many tokens a token sees, or 0 for all (ops.h).
-  Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
-                  const Operand& documents, int64_t longest, int64_t window);
+  // Returns the attention's result within documents. Its window is that of a layer, whatever the length of documents.
+  Value attention(const View& q, const View& k, const View& v, Attention op, const Operand& documents);
   // Returns attention over a cache of earlier tokens, to which k and v are appended first.
   Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                          const Operand& cache, int64_t window);

@@ -28,7 +28,7 @@ struct Heads {
 void rotate(Builder& b, const LayerSpec& spec, const LayerContext& context, const Heads& heads) {
   if (!spec.rope) return;
   const auto& [q, k, v] = heads;
-  const Rope op{spec.heads.dim, false, spec.rope_interleaved};
+  const Rope op{spec.heads.dim, false, spec.rope_interleaved, context.rope_axes};
   if (!context.query_rope_table) return b.rope({q.value, q.begin, k.end}, op, context.positions, context.rope_table);
   b.rope(q, op, context.positions, *context.query_rope_table);
   b.rope(k, op, context.positions, context.rope_table);
@@ -46,10 +46,17 @@ Heads heads_of(Builder& b, const LayerSpec& spec, const LayerParams& params, con
   return heads;
 }
 
+Value projector(Builder& b, const LayerSpec& spec, const LayerParams& params, Value x) {
+  const Value joined = b.joined_norm(x, params.mlp_norm, spec.joined_rows);
+  const Value inner = b.activate(b.linear(joined, params.gate_up, ActivationClass::Mlp), spec.gate);
+  return b.linear(inner, params.down, ActivationClass::LayerBoundary);
+}
+
 }  // namespace
 
 Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context,
                     Value x) {
+  if (spec.joined_rows > 0) return projector(b, spec, params, x);
   const Value input = normed(b, x, params.attention_norm);
   const auto [q, k, v] = heads_of(b, spec, params, context, input);
   const HeadShape& heads = spec.heads;
@@ -57,8 +64,15 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
   const double scale = spec.attention_scale > 0 ? spec.attention_scale : default_scale;
   const Value attention =
       context.cache ? b.cached_attention(q, k, v, heads, scale, spec.attention_cap, *context.cache, spec.window)
-                    : b.attention(q, k, v, heads, scale, spec.attention_cap, context.documents,
-                                  context.longest_document, spec.window);
+                    : b.attention(q, k, v,
+                                  {.shape = heads,
+                                   .scale = static_cast<float>(scale),
+                                   .longest = context.longest_document,
+                                   .window = spec.window,
+                                   .cap = static_cast<float>(spec.attention_cap),
+                                   .bidirectional = spec.documents != Documents::Tokens,
+                                   .documents = spec.documents},
+                                  context.documents);
   const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
                              ActivationClass::Residual, x);
   const Value up =

@@ -12,11 +12,12 @@ struct LayerContext {
   Operand positions, rope_table;
   Operand documents;                          // training and evaluation
   int64_t longest_document = 0;               // the most tokens that one of them has
-  std::optional<Operand> cache;               // generating: this layer's keys and values
+  std::optional<Operand> cache{};             // generating: this layer's keys and values
   std::optional<Operand> query_rope_table{};  // where that of queries is not rope_table
+  RopeAxes rope_axes{};
 };
 
-// Records the layer: x [T, hidden] -> [T, hidden].
+// Records the layer: x [T, width] -> [T, width], or of a projector [T, width] -> [T / joined_rows, hidden].
 Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x);
 
 }  // namespace snug

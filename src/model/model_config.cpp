@@ -35,8 +35,11 @@ ModelConfig multimodal_config(const Multimodal& kind, const JsonObject& object, 
   const Json text = text_config(kind, object);
   ModelConfig config = config_of(JsonObject(text, fmt::format("{}, text_config", source)), families);
   place_in_multimodal(kind, config.spec);
-  config.notes.push_back(
-      fmt::format("config.json: a {}: its text model is used and trained, and nothing else of it", kind.model_type));
+  if (kind.add_tower)
+    kind.add_tower(config.spec, object);
+  else
+    config.notes.push_back(
+        fmt::format("config.json: a {}: its text model is used and trained, and nothing else of it", kind.model_type));
   return config;
 }
 

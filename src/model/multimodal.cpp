@@ -4,19 +4,41 @@
 #include <array>
 
 #include "base/error.h"
+#include "model/towers.h"
 
 namespace snug {
 namespace {
 
 constexpr std::string_view kPrefix = "model.", kFilePrefix = "language_model.", kTextConfig = "text_config";
 
-constexpr std::array<Multimodal, 2> kKinds{
+constexpr std::array<Multimodal, 4> kKinds{
     {{.model_type = "gemma3",
       .architecture = "Gemma3ForConditionalGeneration",
       .text_type = "gemma3_text",
       .text_defaults = R"({"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
                            "num_attention_heads": 8, "vocab_size": 262208})"},
-     {.model_type = "mistral3", .architecture = "Mistral3ForConditionalGeneration", .text_type = "mistral"}}};
+     {.model_type = "mistral3", .architecture = "Mistral3ForConditionalGeneration", .text_type = "mistral"},
+     {.model_type = "qwen2_vl",
+      .architecture = "Qwen2VLForConditionalGeneration",
+      .text_type = "qwen2",
+      .text_defaults = R"({"rms_norm_eps": 1e-5})",
+      .add_tower = towers::qwen2_vl},
+     {.model_type = "qwen2_5_vl",
+      .architecture = "Qwen2_5_VLForConditionalGeneration",
+      .text_type = "qwen2",
+      .text_defaults = R"({"rms_norm_eps": 1e-5})",
+      .add_tower = towers::qwen2_5_vl}}};
+
+// Says of a rotary embedding with several axes what a text needs of it: positions of a text are alike on all axes.
+void take_axes_off(Json& text) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!text.contains(key) || !text[key].is_object()) continue;
+    Json& rope = text[key];
+    rope.erase("mrope_section");
+    for (const char* type : {"type", "rope_type"})
+      if (rope.value(type, "") == "mrope") rope[type] = "default";
+  }
+}
 
 }  // namespace
 
@@ -27,8 +49,11 @@ const Multimodal* find_multimodal(const JsonObject& config) {
 }
 
 Json text_config(const Multimodal& kind, const JsonObject& config) {
-  Json text = config.object(kTextConfig).value();
-  if (!text.contains("model_type")) text["model_type"] = kind.text_type;
+  Json text = kind.add_tower && !config.has(kTextConfig) ? config.value() : config.object(kTextConfig).value();
+  text.erase("vision_config");
+  // Text models that have no class of their own have a type that no family has.
+  if (kind.add_tower || !text.contains("model_type")) text["model_type"] = kind.text_type;
+  if (kind.add_tower) text.erase("architectures"), take_axes_off(text);
   const Json defaults = kind.text_defaults.empty() ? Json::object() : Json::parse(kind.text_defaults);
   for (const auto& [key, value] : defaults.items())
     if (!text.contains(key)) text[key] = value;
@@ -44,13 +69,24 @@ void place_in_multimodal(const Multimodal& kind, ModelSpec& text) {
     *name = fmt::format("{}{}", kTextModelPrefix, name->substr(kPrefix.size()));
 }
 
-std::string multimodal_file_name(const std::string& tensor) {
-  if (!tensor.starts_with(kTextModelPrefix)) return fmt::format("{}{}", kFilePrefix, tensor);
-  return fmt::format("{}{}{}", kFilePrefix, kPrefix, tensor.substr(kTextModelPrefix.size()));
+std::string FileSpelling::operator()(const std::string& tensor) const {
+  for (const auto& [ours, theirs] : prefixes)
+    if (tensor.starts_with(ours)) return fmt::format("{}{}", theirs, tensor.substr(ours.size()));
+  return tensor;
+}
+
+const std::vector<FileSpelling>& file_spellings() {
+  static const std::vector<FileSpelling> kSpellings{
+      {{{kTextModelPrefix, "language_model.model."}, {"", kFilePrefix}}},  // Gemma 3's and Mistral 3's
+      {{{kTextModelPrefix, kPrefix}, {"model.visual.", "visual."}}}};      // Qwen2-VL's
+  return kSpellings;
 }
 
 bool is_of_text_model(std::string_view tensor) {
-  return tensor.starts_with(kTextModelPrefix) || tensor.starts_with(kFilePrefix) || tensor.starts_with("lm_head.");
+  return std::ranges::any_of(
+      std::array{kTextModelPrefix, kFilePrefix, std::string_view("lm_head."), std::string_view("model.layers."),
+                 std::string_view("model.embed_tokens."), std::string_view("model.norm.")},
+      [&](std::string_view prefix) { return tensor.starts_with(prefix); });
 }
 
 }  // namespace snug

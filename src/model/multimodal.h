@@ -1,6 +1,11 @@
-// Models of texts and images whose text model is one of a family: config.json has that one's keys in `text_config`, and
-// files have its tensors behind a prefix.
+// Models of texts and images whose text model is one of a family: config.json has that one's keys in `text_config`, or
+// beside `vision_config`, and files have its tensors under names of their own.
 #pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "format/json.h"
 #include "model/spec.h"
@@ -13,6 +18,8 @@ struct Multimodal {
   std::string_view architecture;        // "Gemma3ForConditionalGeneration"
   std::string_view text_type;           // the text model's type, where text_config does not say it
   std::string_view text_defaults = {};  // JSON of what its class has for keys that families want to be there
+  // Gives the text model the tower; null: it is not used.
+  void (*add_tower)(ModelSpec& text, const JsonObject& config) = nullptr;
 };
 
 // Returns what a configuration's `model_type` names; null where it is none of these.
@@ -25,9 +32,15 @@ Json text_config(const Multimodal& kind, const JsonObject& config);
 // Gives tensors the names that they have in the whole model.
 void place_in_multimodal(const Multimodal& kind, ModelSpec& text);
 
-// Returns the name that files have for a tensor of such a model, where they are spelt as by transformers 4, and whether
-// a tensor of such a model's files is of its text model.
-std::string multimodal_file_name(const std::string& tensor);
+// Says how files spell the names of tensors that begin with a prefix.
+struct FileSpelling {
+  std::vector<std::pair<std::string_view, std::string_view>> prefixes;  // ours, theirs; other names stay
+
+  std::string operator()(const std::string& tensor) const;
+};
+// Returns the spellings that files of such models may have besides ours, which is that of transformers 5.
+const std::vector<FileSpelling>& file_spellings();
+// Returns whether a tensor of such a model's files is of its text model.
 bool is_of_text_model(std::string_view tensor);
 
 inline constexpr std::string_view kTextModelPrefix = "model.language_model.";

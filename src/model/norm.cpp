@@ -6,14 +6,23 @@
 namespace snug {
 namespace {
 
-// Computes the norm of rows; its outputs are the norm, with the addend, and the moments of its rows.
+// Returns a dense operand in another shape.
+Operand reshaped(Operand operand, const Shape& shape) {
+  operand.shape = shape;
+  operand.row_stride = shape.cols();
+  return operand;
+}
+
+// Computes the norm of rows; its outputs are the norm, with the addend, and the moments of its rows. Several rows of x
+// may lie side by side in one of the result, where the op takes them for heads.
 class RmsNormNode : public Node {
  public:
-  RmsNormNode(const Norm& norm, std::optional<Value> addend) : norm_(norm), addend_(addend) {}
+  RmsNormNode(const Norm& norm, std::optional<Value> addend, bool joins = false)
+      : norm_(norm), addend_(addend), joins_(joins) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
     const std::string site(name(norm_.kind));
-    norm_forward(b, site, norm_, b.use(inputs[0]), outputs[0], outputs[1]);
+    norm_forward(b, site, norm_, reshaped(b.use(inputs[0]), outputs[0].shape), outputs[0], outputs[1]);
     if (addend_) b.emitter().op(site + ".addend", Accumulate{}, {read(b.use(*addend_)), update(outputs[0])});
   }
 
@@ -23,22 +32,24 @@ class RmsNormNode : public Node {
   }
 
   bool trains(const Builder& b) const override { return snug::trains(b, norm_); }
-  bool restores() const override { return !addend_; }
+  bool restores() const override { return !addend_ && !joins_; }
 
  private:
   void input_gradient(Builder& b) const {
     const Value x = inputs[0], y = outputs[0];
     const bool accumulate = b.has_gradient(x);
-    const Operand dx = b.gradient_to_add(x);
+    const Shape& shape = b.shape(y);
+    const Operand dx = reshaped(b.gradient_to_add(x), shape);
     const bool restored = restores() && b.awaited(y);
     const Operand dy = restored ? b.gradient_in_place(y) : b.gradient(y);
-    const Operand input = b.use(x);
+    const Operand input = reshaped(b.use(x), shape);
     norm_backward(b, {.accumulate = accumulate, .restore = restored}, norm_, dy, input, b.use(outputs[1]), dx);
     if (restored) b.set_current(y, dy);
   }
 
   const Norm& norm_;
   std::optional<Value> addend_;
+  bool joins_;
 };
 
 // Computes the norms of heads; its outputs are queries and keys side by side, and the moments of their heads.
@@ -96,6 +107,13 @@ Value Builder::rms_norm(Value x, const Norm& norm, ActivationClass kind, std::op
   return record(std::make_unique<RmsNormNode>(norm, addend), std::move(inputs),
                 {{"norm", shape(x), compute_, kind},
                  {"rstd", moments_shape(norm, shape(x).rows()), DType::F32, ActivationClass::Tiny}});
+}
+
+Value Builder::joined_norm(Value x, const Norm& norm, int64_t count) {
+  const int64_t rows = shape(x).rows(), columns = shape(x).cols();
+  return record(std::make_unique<RmsNormNode>(norm, std::nullopt, true), {x},
+                {{"norm", {rows / count, count * columns}, compute_, ActivationClass::AlwaysRecompute},
+                 {"rstd", moments_shape(norm, rows), DType::F32, ActivationClass::Tiny}});
 }
 
 bool trains(const Builder& b, const Norm& norm) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "format/peft_tensors.h"
@@ -27,11 +28,12 @@ class TableBuilder {
   ParamTable build() {
     table_.head_tensor = model_.head;
     table_.layer_prefix = model_.layer_prefix;
+    if (model_.tower) add_tower();
     begin_group("embedding");
     table_.embedding = add(model_.embedding, {model_.vocabulary, model_.hidden}, true, false);
-    for (size_t layer = 0; layer < model_.layers.size(); layer++) {
-      begin_group(fmt::format("layers.{}", layer));
-      table_.layers.push_back(layer_of(model_.layers[layer], model_.prefix_of(layer)));
+    for (size_t layer = model_.tower_layers(); layer < model_.layers.size(); layer++) {
+      begin_group(fmt::format("layers.{}", layer - model_.tower_layers()));
+      table_.layers.push_back(layer_of(layer));
     }
     begin_group("head");
     table_.final_norm = norm("", model_.final_norm, model_.hidden);
@@ -40,6 +42,24 @@ class TableBuilder {
   }
 
  private:
+  void add_tower() {
+    const TowerSpec& tower = model_.tower;
+    begin_group("tower.patches");
+    // Like an embedding it has no adapter.
+    const PeftConfig* const adapter = std::exchange(adapter_, nullptr);
+    table_.patches =
+        linear(tower.prefix, "patches", {{{tower.patches, tower.width}}, tower.patch_numbers(), tower.patch_bias});
+    adapter_ = adapter;
+    ParamSpec& weight = table_.params[static_cast<size_t>(table_.patches.weight)];
+    weight.stored.row_shape = tower.patch_shape;
+    weight.linear = false;
+    for (size_t layer = 0; layer < model_.tower_layers(); layer++) {
+      begin_group(layer + 1 == model_.tower_layers() ? "projector" : fmt::format("tower.{}", layer));
+      table_.layers.push_back(layer_of(layer));
+    }
+    for (ParamSpec& param : table_.params) param.tower = true;
+  }
+
   void begin_group(std::string name) { table_.groups.push_back(std::move(name)); }
   int group() const { return table_.group_count() - 1; }
 
@@ -64,20 +84,23 @@ class TableBuilder {
     return {gain, spec.epsilon, spec.plus_one, spec.kind, bias};
   }
 
-  LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {
+  LayerParams layer_of(size_t number) {
+    const LayerSpec& spec = model_.layers[number];
+    const std::string prefix = model_.prefix_of(number);
+    const int64_t width = model_.width_of(number);
     LayerParams layer;
     layer.group = group();
-    layer.attention_norm = norm(prefix, spec.attention_norm, model_.hidden);
+    layer.attention_norm = norm(prefix, spec.attention_norm, width);
     layer.qkv = linear(prefix, "qkv", spec.qkv);
     const bool joint = spec.joint_head_norms;
     layer.query_norm = norm(prefix, spec.query_norm, joint ? spec.heads.query_columns() : spec.heads.dim);
     layer.key_norm = norm(prefix, spec.key_norm, joint ? spec.heads.key_columns() : spec.heads.dim);
     layer.o = linear(prefix, "o", spec.o);
-    layer.attention_post_norm = norm(prefix, spec.attention_post_norm, model_.hidden);
-    layer.mlp_norm = norm(prefix, spec.mlp_norm, model_.hidden);
+    layer.attention_post_norm = norm(prefix, spec.attention_post_norm, width);
+    layer.mlp_norm = norm(prefix, spec.mlp_norm, width);
     layer.gate_up = linear(prefix, spec.gated ? "gate_up" : "up", spec.gate_up);
     layer.down = linear(prefix, "down", spec.down);
-    layer.mlp_post_norm = norm(prefix, spec.mlp_post_norm, model_.hidden);
+    layer.mlp_post_norm = norm(prefix, spec.mlp_post_norm, width);
     return layer;
   }
 
@@ -195,6 +218,16 @@ std::string_view name(LoraInit init) {
 bool Lora::even() const {
   return std::ranges::all_of(
       parts, [&](const LoraPart& part) { return part.rank == parts[0].rank && part.scale == parts[0].scale; });
+}
+
+Shape stored_shape(const ParamSpec& param) {
+  Shape shape = param.shape;
+  if (shape.rank == 0) return shape;
+  shape.dims[0] = param.stored.rows;
+  const std::vector<int64_t>& row = param.stored.row_shape;
+  std::ranges::copy(row, shape.dims.begin() + 1);
+  if (!row.empty()) shape.rank = static_cast<int>(row.size()) + 1;
+  return shape;
 }
 
 int64_t Lora::columns() const {

@@ -21,6 +21,7 @@ inline constexpr ParamId kNoParam = -1;
 struct StoredRows {
   std::string tensor;
   int64_t first = 0, rows = 0;
+  std::vector<int64_t> row_shape{};  // of a row in the files, where it is no vector: {3, 2, 14, 14} of a patch
 };
 
 struct ParamSpec {
@@ -37,7 +38,11 @@ struct ParamSpec {
   bool taken_off = false;  // is a half with which an adapter began, and which is taken off
   bool constant = false;   // is a vector of fp32 numbers of a run that every rank holds whole, in no segment
   bool linear = false;     // the weight of a layer's linear, which a quantised base holds in fewer bits
+  bool tower = false;      // of the tower or its projector, which a quantised base holds as numbers all the same
 };
+
+// Returns the shape of the tensor of the files that has a parameter's rows.
+Shape stored_shape(const ParamSpec& param);
 
 // Ends the names of the norms of an adapted weight's rows, and of what their trained norms began with, whose own names
 // PEFT gives.
@@ -103,6 +108,7 @@ struct ParamTable {
   // Names the groups, which are gathered, offloaded and updated as a whole: "embedding", "layers.0", "head". The
   // parameters of a group stand together, in the order of the groups, which is that of the forward.
   std::vector<std::string> groups;
+  Linear patches{};  // of a tower; `layers` begins with the tower's
   ParamId embedding = kNoParam;
   Norm final_norm;
   ParamId head = kNoParam;   // the embedding where they are tied

@@ -82,4 +82,11 @@ RopeTable rope_table(const RopeParameters& rope, int64_t dim, int64_t positions,
   return table;
 }
 
+RopeTable rope_table(const RopeParameters& rope, const RopeAxes& axes) {
+  RopeTable table;
+  for (const int64_t pairs : axes.pairs)
+    for (const float frequency : rope_table(rope, 2 * pairs, 0).frequencies) table.frequencies.push_back(frequency);
+  return table;
+}
+
 }  // namespace snug

@@ -12,6 +12,9 @@ namespace snug {
 // rounding is a visible angle. The table of `queries` has their growth too.
 RopeTable rope_table(const RopeParameters& rope, int64_t dim, int64_t positions, bool queries = false);
 
+// Returns the table of heads whose pairs turn by several axes of positions, each as a head of its pairs alone would.
+RopeTable rope_table(const RopeParameters& rope, const RopeAxes& axes);
+
 // Returns whether the type takes `positions` for a long text, whose angles differ from those of a short one.
 bool is_long(const RopeParameters& rope, int64_t positions);
 

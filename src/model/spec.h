@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "format/rope.h"
 #include "program/ops.h"
 
@@ -43,12 +46,12 @@ struct LinearSpec {
 
 // Describes a decoder layer: attention, then an MLP, each added to the residual stream.
 struct LayerSpec {
-  NormSpec attention_norm, mlp_norm;  // norm what the two read; without a weight: none
-  HeadShape heads;                    // kv_heads divides heads; heads * dim need not be the model's width
-  int64_t window = 0;                 // how many tokens a token sees, itself the last; 0: all before it
-  bool rope = true;                   // whether queries and keys are rotated by their positions
-  bool rope_interleaved = false;      // whether rope's pairs are neighbours, not an element and one of the other half
-  LinearSpec qkv, o, gate_up, down;
+  NormSpec attention_norm{}, mlp_norm{};  // norm what the two read; without a weight: none
+  HeadShape heads{};                      // kv_heads divides heads; heads * dim need not be the model's width
+  int64_t window = 0;                     // how many tokens a token sees, itself the last; 0: all before it
+  bool rope = true;                       // whether queries and keys are rotated by their positions
+  bool rope_interleaved = false;  // whether rope's pairs are neighbours, not an element and one of the other half
+  LinearSpec qkv{}, o{}, gate_up{}, down{};
   NormSpec query_norm{}, key_norm{};                // of queries and of keys; without a weight: none
   double attention_scale = 0;                       // of scores; 0: 1 / sqrt(heads.dim)
   double attention_cap = 0;                         // scores s become cap tanh(s / cap); 0: they stay
@@ -57,9 +60,34 @@ struct LayerSpec {
   Activation gate = Activation::Silu;               // of the MLP's gate or, where it has none, of all of it
   bool local_rope = false;                          // whether the rotary embedding is the model's local one
   bool gated = true;                                // whether the MLP has a gate: gate_up is gate and up, else up alone
-  bool joint_head_norms = false;   // whether query_norm and key_norm take all heads as one row, not each
-  bool rope_before_norms = false;  // whether query_norm and key_norm stand behind the rotary embedding
-  bool parallel = false;           // whether the MLP reads what attention reads; it has no norm of its own
+  bool joint_head_norms = false;            // whether query_norm and key_norm take all heads as one row, not each
+  bool rope_before_norms = false;           // whether query_norm and key_norm stand behind the rotary embedding
+  bool parallel = false;                    // whether the MLP reads what attention reads; it has no norm of its own
+  Documents documents = Documents::Tokens;  // within which attention is; of images it is bidirectional
+  // Of a projector: how many rows of its input become one, which the MLP turns into a row of another stream. It has
+  // neither attention nor a residual stream. 0: the layer is none.
+  int64_t joined_rows = 0;
+};
+
+// Describes a tower, which makes rows of the residual stream of images' patches. Its layers are the first of
+// ModelSpec::layers, over a residual stream of their own with a row a patch; the last is a projector.
+struct TowerSpec {
+  int64_t layers = 0;                // 0: the model has no tower
+  int64_t width = 0;                 // of the tower's residual stream
+  std::string patches;               // the module that makes a patch's row of its numbers: "patch_embed.proj"
+  bool patch_bias = false;           //   whether it has a bias
+  std::vector<int64_t> patch_shape;  //   a patch as files spell its numbers in this module's weight: {3, 2, 14, 14}
+  std::string prefix, layer_prefix;  // of tensors: "model.visual.", and "model.visual.blocks." before a number
+  std::string projector_prefix;      // "model.visual.merger."
+  RopeParameters rope{};             // of a patch's row and column
+  RopeAxes rope_axes{};              //   and which pairs turn by which
+  int64_t merge = 1;                 // patches a side that the projector makes one row of
+  int64_t window = 0;                // patches a side of the windows that layers may have
+
+  explicit operator bool() const { return layers > 0; }
+  int64_t patch_numbers() const {
+    return std::accumulate(patch_shape.begin(), patch_shape.end(), int64_t{1}, std::multiplies<>());
+  }
 };
 
 struct ModelSpec {
@@ -75,10 +103,25 @@ struct ModelSpec {
   double embedding_factor = 1;        // times the embedding's rows, rounded to the products' dtype
   double logits_cap = 0;              // logits times the factor become cap tanh(x / cap); 0: they stay
   double logits_factor = 1;           // times the logits
+  RopeAxes rope_axes{};               // which pairs turn by which axis of positions, where they have several
+  TowerSpec tower{};
 
   int64_t positions = 0;  // length of the longest document that the model was made for; decides nothing
 
-  std::string prefix_of(size_t layer) const { return layer_prefix + std::to_string(layer) + "."; }
+  size_t tower_layers() const { return static_cast<size_t>(tower.layers); }
+  // Returns the projector of a model with a tower.
+  const LayerSpec& projector() const { return layers[tower_layers() - 1]; }
+  // Returns the first layer of the text's.
+  const LayerSpec& text_layer() const { return layers.at(tower_layers()); }
+  int64_t width_of(size_t layer) const { return layer < tower_layers() ? tower.width : hidden; }
+  std::string prefix_of(size_t layer) const {
+    if (layer + 1 == tower_layers()) return tower.projector_prefix;
+    if (layer < tower_layers()) return fmt::format("{}{}.", tower.layer_prefix, layer);
+    return fmt::format("{}{}.", layer_prefix, layer - tower_layers());
+  }
 };
+
+// Returns the model without its tower: the text model.
+ModelSpec without_tower(ModelSpec model);
 
 }  // namespace snug

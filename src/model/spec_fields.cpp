@@ -4,6 +4,12 @@
 
 namespace snug {
 
+ModelSpec without_tower(ModelSpec model) {
+  model.layers.erase(model.layers.begin(), model.layers.begin() + model.tower.layers);
+  model.tower = {};
+  return model;
+}
+
 void add_fields(Fields& fields, std::string_view group, const ModelSpec& model) {
   add_fields<ModelSpec>(fields, group, model, ModelSpec{});
   fields.push_back({std::string(group), "num_hidden_layers", field_text(model.layers.size()), "0"});

@@ -64,7 +64,7 @@ template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
          attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
-         gated, joint_head_norms, rope_before_norms, parallel] = layer;
+         gated, joint_head_norms, rope_before_norms, parallel, documents, joined_rows] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -88,13 +88,40 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("joint_head_norms", joint_head_norms);
   visit("rope_before_norms", rope_before_norms);
   visit("parallel", parallel);
+  visit("documents", documents);
+  visit("joined_rows", joined_rows);
+}
+
+template <RecordOf<RopeAxes> R, class Visit>
+void visit_fields(R& axes, Visit&& visit) {
+  auto& [pairs] = axes;
+  const char* const kNames[] = {"first", "second", "third"};
+  for (size_t i = 0; i < pairs.size(); i++) visit(kNames[i], pairs[i]);
+}
+
+template <RecordOf<TowerSpec> R, class Visit>
+void visit_fields(R& tower, Visit&& visit) {
+  auto& [layers, width, patches, patch_bias, patch_shape, prefix, layer_prefix, projector_prefix, rope, rope_axes,
+         merge, window] = tower;
+  visit("layers", layers);
+  visit("width", width);
+  visit("patches", patches);
+  visit("patch_bias", patch_bias);
+  visit("patch_shape", patch_shape);
+  visit("prefix", prefix);
+  visit("layer_prefix", layer_prefix);
+  visit("projector_prefix", projector_prefix);
+  visit("rope", rope);
+  visit("rope_axes", rope_axes);
+  visit("merge", merge);
+  visit("window", window);
 }
 
 // Leaves out the layers, whose fields add_fields() adds one by one, and how long the model's documents were.
 template <RecordOf<ModelSpec> R, class Visit>
 void visit_fields(R& model, Visit&& visit) {
   auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, local_rope,
-         embedding_factor, logits_cap, logits_factor, positions] = model;
+         embedding_factor, logits_cap, logits_factor, rope_axes, tower, positions] = model;
   visit("architecture", architecture);
   visit("hidden_size", hidden);
   visit("vocab_size", vocabulary);
@@ -108,6 +135,8 @@ void visit_fields(R& model, Visit&& visit) {
   visit("embedding_factor", embedding_factor);
   visit("logits_cap", logits_cap);
   visit("logits_factor", logits_factor);
+  visit("rope_axes", rope_axes);
+  visit("tower", tower);
 }
 
 // Adds a model's fields: the number of layers, and each field of these once; where layers differ in it, runs of equal

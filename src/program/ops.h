@@ -121,18 +121,35 @@ struct RopeTable {
   int64_t growth_length = 0;
 };
 
+// Says how many pairs of a head turn by the positions of each axis; none at all where there is one axis.
+struct RopeAxes {
+  std::array<int64_t, 3> pairs{};
+  bool operator==(const RopeAxes&) const = default;
+  explicit operator bool() const { return pairs[0] > 0; }
+  int64_t count() const { return *this ? 1 + (pairs[1] > 0) + (pairs[2] > 0) : 1; }
+  // Returns the first pair that does not turn by axis `axis` or one before it.
+  int64_t end_of(size_t axis) const { return axis == 0 ? pairs[0] : end_of(axis - 1) + pairs[axis]; }
+};
+
 // Rotary embedding (Su et al., arXiv:2104.09864) of heads of `dim` elements side by side, in place, of which the first
 // d turn: by halves, elements i and i + d / 2 (as Hugging Face most often has it), or interleaved, elements 2i and 2i +
-// 1; backward turns the other way.   x rw [T, n dim] of any n, positions r [T] int32, table r [P, d] fp32, d <= dim.
+// 1; backward turns the other way. Positions may have several axes, to each of which some pairs belong, one axis after
+// the other (M-RoPE, Wang et al., arXiv:2409.12191).   x rw [T, n dim] of any n, positions r [T] int32, or [axes, T] ?
+// pairs, table r [P, d] fp32, d <= dim.
 struct Rope {
   int64_t dim = 0;
   bool backward = false, interleaved = false;
+  RopeAxes pairs{};
 };
+
+// Says what the documents of attention are: those of the pass's tokens, or the images or windows of images of its
+// patches. RuntimeScalars has the number of each.
+enum class Documents : uint8_t { Tokens, Images, ImageWindows };
 
 // Attention within documents; head h reads key head h / (heads / kv_heads). A token attends to its document up to
 // itself, or as the attributes say.   q r [T, heads * dim], k r [K, kv_heads * dim], v r [K, kv_heads * dim of values]
 // (they may be columns of one matrix), documents r [D + 1] int32: starts of the documents in [0, T) and the end of the
-// last, RuntimeScalars::documents of them; key_documents r [D + 1] int32 ? cross; sinks r [heads] fp32 ? sinks; out w
+// last, as many as RuntimeScalars says; key_documents r [D + 1] int32 ? cross; sinks r [heads] fp32 ? sinks; out w
 // [T, heads * dim of values], lse w [heads, T] fp32: log of the sum of exp(score), the sink's among them. Rows outside
 // documents: out 0, lse 0.
 struct Attention {
@@ -146,6 +163,7 @@ struct Attention {
   bool bidirectional = false;  // a token attends to all of its document
   bool cross = false;          // keys have documents of their own, K tokens in all: only if bidirectional; else K is T
   bool sinks = false;  // every head has one more score, without a key and a value (Xiao et al., arXiv:2309.17453)
+  Documents documents = Documents::Tokens;
 
   int64_t dim_of_values() const { return value_dim ? value_dim : shape.dim; }
   int64_t value_columns() const { return shape.kv_heads * dim_of_values(); }
@@ -486,6 +504,8 @@ enum class HostJob : uint8_t {
   WeighRows,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32, of the program's pass `index`; w: weights
               // and losses of this rank's rows [T] fp32, and the bytes they lie in
   TakeScores,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32
+  FillImages,  // w: the arrays (tensor/batch.h) of the images of the program's pass `index`, and the bytes they lie in;
+               // sets that pass's counts
 };
 struct HostTask {
   HostJob job = HostJob::FillBatch;
@@ -528,8 +548,13 @@ struct RuntimeScalars {
   float loss_scale = 0;   // 1 / loss tokens, or pairs, of the whole step over all ranks and passes
   int64_t step = 0;       // counted from 1
   double learning_rate = 0;
-  int64_t position = 0;     // tokens in the cache already, in generation
-  int64_t first_token = 0;  // first token of this pass on this rank, counted over the whole step
+  int64_t position = 0;                   // tokens in the cache already, in generation
+  int64_t first_token = 0;                // first token of this pass on this rank, counted over the whole step
+  int64_t images = 0, image_windows = 0;  // in this pass's batch: what attention takes for documents of patches
+
+  int64_t documents_of(Documents kind) const {
+    return kind == Documents::Tokens ? documents : kind == Documents::Images ? images : image_windows;
+  }
 };
 
 }  // namespace snug

@@ -46,14 +46,14 @@ constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
 constexpr auto describe(const RopeTable&) {
   return describe_as("rope_table", "frequencies", "attention_factor", "growth", "growth_length");
 }
-constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved"); }
+constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved", "pairs"); }
 constexpr auto describe(const Attention&) {
   return describe_as("attention", "shape", "scale", "longest", "window", "cap", "chunk", "value_dim", "bidirectional",
-                     "cross", "sinks");
+                     "cross", "sinks", "documents");
 }
 constexpr auto describe(const AttentionBackward&) {
   return describe_as("attention_backward", "shape", "scale", "longest", "window", "cap", "chunk", "value_dim",
-                     "bidirectional", "cross", "sinks");
+                     "bidirectional", "cross", "sinks", "documents");
 }
 constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
 constexpr auto describe(const CachedAttention&) {
@@ -141,10 +141,10 @@ void for_each_field(const Kind& op, F&& f) {
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
     f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j), f(names[9], k);
   } else {
-    static_assert(names.size() == 10, "a kind with another number of fields needs a branch here");
-    const auto& [a, b, c, d, e, g, h, i, j, k] = op;
-    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
-    f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j), f(names[9], k);
+    static_assert(names.size() == 11, "a kind with another number of fields needs a branch here");
+    const auto& [a, b, c, d, e, g, h, i, j, k, l] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e), f(names[5], g);
+    f(names[6], h), f(names[7], i), f(names[8], j), f(names[9], k), f(names[10], l);
   }
 }
 
@@ -153,6 +153,7 @@ void for_each_field(const Kind& op, F&& f) {
 template <class T>
 bool left_out(std::string_view field, const T& value) {
   if constexpr (std::is_same_v<T, double>) return field == "rate" && value == 1;
+  if constexpr (std::is_same_v<T, RopeAxes> || std::is_same_v<T, Documents>) return value == T{};
   return false;
 }
 
@@ -181,9 +182,15 @@ std::string_view name(Scatter how) {
   return kNames[static_cast<size_t>(how)];
 }
 
+std::string_view name(Documents documents) {
+  constexpr std::array<std::string_view, 3> kNames{"tokens", "images", "image_windows"};
+  return kNames[static_cast<size_t>(documents)];
+}
+
 std::string_view name(HostJob job) {
-  constexpr std::array<std::string_view, 8> kNames{"fill_batch",  "fill_tokens", "take_metrics", "take_loss",
-                                                   "take_logits", "fill_header", "weigh_rows",   "take_scores"};
+  constexpr std::array<std::string_view, 9> kNames{"fill_batch", "fill_tokens", "take_metrics",
+                                                   "take_loss",  "take_logits", "fill_header",
+                                                   "weigh_rows", "take_scores", "fill_images"};
   return kNames[static_cast<size_t>(job)];
 }
 
@@ -197,6 +204,8 @@ std::string field_text(std::string_view field, const T& value) {
     return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
   else if constexpr (std::is_same_v<T, AdaptedParts>)
     return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
+  else if constexpr (std::is_same_v<T, RopeAxes>)
+    return fmt::format(" {}={}", field, fmt::join(value.pairs, ","));
   else if constexpr (std::is_same_v<T, Activation>)
     return value == Activation::Silu ? "" : fmt::format(" {}", name(value));
   else if constexpr (std::is_same_v<T, Scatter>)
@@ -244,6 +253,8 @@ class Serialisation {
       add(value.heads), add(value.kv_heads), add(value.dim);
     else if constexpr (std::is_same_v<T, AdaptedParts>)
       for (size_t i = 0; i < value.end.size(); i++) add(value.begin[i]), add(value.end[i]);
+    else if constexpr (std::is_same_v<T, RopeAxes>)
+      for (const int64_t pairs : value.pairs) add(pairs);
     else if constexpr (std::is_same_v<T, std::vector<float>>) {
       add(value.size());
       for (const float one : value) add(one);
@@ -257,7 +268,8 @@ class Serialisation {
 
   void add_operand(const Operand& operand) {
     add(operand.buffer), add(operand.access), add(operand.dtype), add(operand.shape.rank);
-    for (const int64_t size : operand.shape.dims) add(size);
+    for (size_t i = 0; i < std::max<size_t>(4, static_cast<size_t>(operand.shape.rank)); i++)
+      add(operand.shape.dims[i]);
     add(operand.offset), add(operand.row_stride);
   }
 

@@ -14,7 +14,7 @@ namespace snug {
 template <class Array, class Floats = Array>
 struct BatchArrays {
   Array ids;             // [T]
-  Array positions;       // [T]
+  Array positions;       // [T], or [axes, T] where a model has several axes
   Array documents;       // [D + 1]
   Array loss_rows;       // [T]
   Array loss_targets;    // [T]
@@ -42,6 +42,22 @@ struct BatchArrays {
   }
 };
 
+// Holds the arrays of the images of a pass: P patches of K numbers in the products' dtype, of at most P / merge images,
+// whose rows the model's projector makes of `merge` patches each. Patches beyond the last image's are padding.
+template <class Array>
+struct ImageArrays {
+  Array pixels;     // [P, K]
+  Array positions;  // [2, P] rows and columns of the patches in their images; 0 in padding
+  Array images;     // [P / merge + 1] where the patches of each image begin, and the end of the last
+  Array windows;    // [P / merge + 1] the same of the windows of images
+  Array places;     // [P / merge] the tokens whose places the rows take; -1 in padding
+
+  static ImageArrays of(std::span<const Array> a) {
+    check(a.size() >= 5, "{} arrays of images, expected 5", a.size());
+    return {a[0], a[1], a[2], a[3], a[4]};
+  }
+};
+
 // Holds the arrays of a pass that generates: n tokens and their positions, and the token whose logits are wanted.
 template <class Array>
 struct TokenArrays {
@@ -61,10 +77,10 @@ struct ArrayField {
   Shape shape;
 };
 
-inline BatchArrays<ArrayField> batch_fields(int64_t tokens, int64_t documents) {
+inline BatchArrays<ArrayField> batch_fields(int64_t tokens, int64_t documents, int64_t axes = 1) {
   const auto ints = [](int64_t count) { return ArrayField{DType::I32, {count}}; };
   return {.ids = ints(tokens),
-          .positions = ints(tokens),
+          .positions = axes == 1 ? ints(tokens) : ArrayField{DType::I32, {axes, tokens}},
           .documents = ints(documents + 1),
           .loss_rows = ints(tokens),
           .loss_targets = ints(tokens),
@@ -74,8 +90,14 @@ inline BatchArrays<ArrayField> batch_fields(int64_t tokens, int64_t documents) {
           .segment_ids = ints(tokens)};
 }
 
-inline std::array<ArrayField, 3> token_fields(int64_t tokens) {
-  return {{{DType::I32, {tokens}}, {DType::I32, {tokens}}, {DType::I32, {1}}}};
+inline std::array<ArrayField, 5> image_fields(DType dtype, int64_t patches, int64_t numbers, int64_t merge) {
+  const ArrayField bounds{DType::I32, {patches / merge + 1}};
+  return {{{dtype, {patches, numbers}}, {DType::I32, {2, patches}}, bounds, bounds, {DType::I32, {patches / merge}}}};
+}
+
+inline std::array<ArrayField, 3> token_fields(int64_t tokens, int64_t axes = 1) {
+  const ArrayField ids{DType::I32, {tokens}};
+  return {{ids, axes == 1 ? ids : ArrayField{DType::I32, {axes, tokens}}, {DType::I32, {1}}}};
 }
 
 // Numbers of the arrays, to be written.

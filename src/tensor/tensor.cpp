@@ -46,7 +46,7 @@ Float16::operator float() const {
 }
 
 Shape::Shape(std::initializer_list<int64_t> sizes) : rank(static_cast<int>(sizes.size())) {
-  check(sizes.size() <= 4, "a shape has {} dimensions, at most 4 are supported", sizes.size());
+  check(sizes.size() <= dims.size(), "a shape has {} dimensions, at most {} are supported", sizes.size(), dims.size());
   size_t i = 0;
   for (const int64_t size : sizes) dims[i++] = size;
 }

@@ -14,13 +14,13 @@ namespace snug {
 
 // Holds up to four dimensions, the last one contiguous.
 struct Shape {
-  std::array<int64_t, 4> dims{1, 1, 1, 1};
+  std::array<int64_t, 5> dims{1, 1, 1, 1, 1};
   int rank = 0;
 
   Shape() = default;
   Shape(std::initializer_list<int64_t> sizes);
   int64_t operator[](int i) const { return dims[static_cast<size_t>(i)]; }
-  int64_t count() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+  int64_t count() const { return dims[0] * dims[1] * dims[2] * dims[3] * dims[4]; }
   // Return the size as a matrix: all dimensions but the last, and the last. A scalar is 1 x 1.
   int64_t rows() const { return cols() == 0 ? 0 : count() / cols(); }
   int64_t cols() const { return rank == 0 ? 1 : dims[static_cast<size_t>(rank - 1)]; }

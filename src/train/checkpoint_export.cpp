@@ -155,7 +155,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
           checkpoint.string(), param.name);
     const auto id = static_cast<ParamId>(i);
     const bool whole = param.shape.rank > 0 && param.stored.rows == param.shape[0];
-    Shape shape = param.shape;
+    Shape shape = whole ? stored_shape(param) : param.shape;
     if (began.contains(id)) shape.dims[param.name.ends_with(".lora_A.weight") ? 0 : 1] *= 2;
     for (std::string& name :
          adapter ? names_in_adapter(table, id) : std::vector{whole ? param.stored.tensor : param.name}) {

@@ -143,7 +143,9 @@ class Reference {
         for (int64_t i = 0; i < pairs; i++) {
           double &first = o_[0](t, begin + (op.interleaved ? 2 * i : i)),
                  &second = o_[0](t, begin + (op.interleaved ? 2 * i + 1 : i + pairs));
-          const double c = o_[2](o_[1].index(t), i), s = o_[2](o_[1].index(t), i + pairs) * (op.backward ? -1 : 1);
+          const int64_t axis = op.pairs ? (i >= op.pairs.end_of(0)) + (i >= op.pairs.end_of(1)) : 0,
+                        position = o_[1].index(axis * o_[0].rows() + t);
+          const double c = o_[2](position, i), s = o_[2](position, i + pairs) * (op.backward ? -1 : 1);
           const double x1 = first, x2 = second;
           first = x1 * c - x2 * s;
           second = x2 * c + x1 * s;

@@ -154,7 +154,9 @@ Launch bind_attention(const Attention& attention, Operands operands) {
     std::byte* const scratch = operands.scratch(ForwardScratch<T>(nullptr, size, HeadColumns(attention)).bytes);
     operands.done();
     const auto bound = std::make_shared<TiledAttention<T>>(attention, of, scratch);
-    return [bound, bounds = of.documents](const RuntimeScalars& runtime) { bound->run(documents_of(runtime, bounds)); };
+    return [bound, attention, bounds = of.documents](const RuntimeScalars& runtime) {
+      bound->run(documents_of(attention, runtime, bounds));
+    };
   });
 }
 

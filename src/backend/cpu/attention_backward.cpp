@@ -254,7 +254,9 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
     std::byte* const scratch = operands.scratch(BackwardScratch<T>(nullptr, size, HeadColumns(attention)).bytes);
     operands.done();
     const auto bound = std::make_shared<TiledAttentionBackward<T>>(attention, of, scratch);
-    return [bound, bounds = of.documents](const RuntimeScalars& runtime) { bound->run(documents_of(runtime, bounds)); };
+    return [bound, attention, bounds = of.documents](const RuntimeScalars& runtime) {
+      bound->run(documents_of(attention, runtime, bounds));
+    };
   });
 }
 

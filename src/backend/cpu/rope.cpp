@@ -7,11 +7,12 @@
 namespace snug::cpu {
 namespace {
 
-// Rotates `pairs` pairs of a head, whose elements are `pairs` apart, or neighbours. sign: 1 forward, -1 backward.
+// Rotates pairs [begin, end) of the `pairs` of a head, whose elements are `pairs` apart, or neighbours. sign: 1
+// forward, -1 backward.
 template <bool kInterleaved, class T>
-void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t pairs) {
+void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t pairs, int64_t begin, int64_t end) {
 #pragma omp simd
-  for (int64_t i = 0; i < pairs; i++) {
+  for (int64_t i = begin; i < end; i++) {
     T &one = x[kInterleaved ? 2 * i : i], &other = x[kInterleaved ? 2 * i + 1 : i + pairs];
     const float first = to_float(one), second = to_float(other), s = sign * sine[i];
     store(one, first * cosine[i] - second * s);
@@ -51,25 +52,34 @@ Launch bind_rope(const Rope& rope, Operands operands) {
   const TensorView view = operands.take("x", kActivation);
   operands.expect(dim > 0 && view.cols() % dim == 0, "'x' is {}, expected columns of heads of {}",
                   to_string(view.shape), dim);
-  const int32_t* const positions = operands.vector("positions", {DType::I32}, view.rows()).as<int32_t>();
+  const int64_t axes = rope.pairs.count();
+  const int32_t* const positions = operands.matrix("positions", {DType::I32}, axes, view.rows()).as<int32_t>();
   const TensorView table = operands.take("table", {DType::F32});
   operands.expect(table.cols() % 2 == 0 && table.cols() <= dim,
                   "'table' is {}, expected an even number up to {} of columns", to_string(table.shape), dim);
+  const int64_t pairs = table.cols() / 2;
+  const size_t last = static_cast<size_t>(axes) - 1;
+  operands.expect(axes == 1 || rope.pairs.end_of(last) == pairs, "'table' is {}, expected columns of {} pairs",
+                  to_string(table.shape), rope.pairs.end_of(last));
   operands.done();
   return dispatch_activation(view.dtype, [&]<class T>() -> Launch {
     return [=, x = Rows<T>(view), angles = Rows<float>(table)](const RuntimeScalars&) {
-      for (int64_t t = 0; t < view.rows(); t++)
+      for (int64_t t = 0; t < axes * view.rows(); t++)
         check(0 <= positions[t] && positions[t] < table.rows(), "rope: position {} of token {} is beyond a table of {}",
-              positions[t], t, table.rows());
-      const int64_t pairs = table.cols() / 2;
+              positions[t], t % view.rows(), table.rows());
       const float sign = rope.backward ? -1.0f : 1.0f;
       share_rows(view.rows(), view.cols(), [&](int64_t t) {
-        const float *cosine = angles[positions[t]], *sine = cosine + pairs;
-        for (int64_t first = 0; first < view.cols(); first += dim)
-          if (rope.interleaved)
-            rotate<true>(x[t] + first, cosine, sine, sign, pairs);
-          else
-            rotate<false>(x[t] + first, cosine, sine, sign, pairs);
+        int64_t begin = 0;
+        for (size_t axis = 0; axis <= last; axis++) {
+          const int64_t end = axis == last ? pairs : rope.pairs.end_of(axis);
+          const float *cosine = angles[positions[static_cast<int64_t>(axis) * view.rows() + t]], *sine = cosine + pairs;
+          for (int64_t first = 0; first < view.cols(); first += dim)
+            if (rope.interleaved)
+              rotate<true>(x[t] + first, cosine, sine, sign, pairs, begin, end);
+            else
+              rotate<false>(x[t] + first, cosine, sine, sign, pairs, begin, end);
+          begin = end;
+        }
       });
     };
   });

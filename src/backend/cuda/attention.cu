@@ -224,7 +224,7 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention(op, stream);
     }
     return [=, documents = of.documents](const RuntimeScalars& runtime) {
-      const int count = static_cast<int>(documents_of(runtime, documents));
+      const int count = static_cast<int>(documents_of(attention, runtime, documents));
       if (tiled) return tiled(count);
       token_attention_kernel<<<grid(op.tokens, op.heads.heads), 32 * kWarps, 0, stream>>>(op, count);
       check_launch("attention");
@@ -267,7 +267,7 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention_gradient(op, stream);
     }
     return [=, documents = of.documents](const RuntimeScalars& runtime) {
-      const int count = static_cast<int>(documents_of(runtime, documents));
+      const int count = static_cast<int>(documents_of(attention, runtime, documents));
       if (tiled) {
         tiled(count);
       } else {

@@ -28,15 +28,19 @@ __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t 
 }
 
 // Rotates a token in a block: a thread takes a group of N pairs, in every `together`-th head. The elements of a pair
-// are `pairs` apart, or neighbours.
+// are `pairs` apart, or neighbours; those from `ends[axis]` on turn by the next axis's positions.
+struct AxisEnds {
+  int ends[2];
+};
 template <bool kInterleaved, int N, class T>
-__global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> table, int64_t table_rows, int heads,
-                            int dim, int pairs, float sign) {
+__global__ void rope_kernel(Rows<T> x, const int32_t* positions, AxisEnds axes, Rows<float> table, int64_t table_rows,
+                            int heads, int dim, int pairs, float sign) {
   const int64_t token = blockIdx.x;
   const int groups = pairs / N, together = static_cast<int>(blockDim.x) / groups;
   const int pair = static_cast<int>(threadIdx.x) % groups * N, first = static_cast<int>(threadIdx.x) / groups;
   if (first >= together) return;
-  const int32_t position = positions[token];
+  const int axis = (pair >= axes.ends[0]) + (pair >= axes.ends[1]);
+  const int32_t position = positions[axis * int64_t{gridDim.x} + token];
   Pack<float, N> cosine, sine;
   if (position >= 0 && position < table_rows) {
     cosine = load<N>(table.at(position, pair));
@@ -88,17 +92,25 @@ Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream) {
   const TensorView x = operands.take("x", kActivation);
   operands.expect(dim > 0 && x.cols() % dim == 0, "'x' is {}, expected columns of heads of {}", to_string(x.shape),
                   dim);
-  const int32_t* const positions = operands.vector("positions", {DType::I32}, x.rows()).as<int32_t>();
+  const int64_t axes = rope.pairs.count();
+  const int32_t* const positions = operands.matrix("positions", {DType::I32}, axes, x.rows()).as<int32_t>();
   const TensorView table = operands.take("table", {DType::F32});
   const int64_t most = std::min<int64_t>(dim, 2 * kMaxHalf), pairs = table.cols() / 2;
   operands.expect(table.cols() % 2 == 0 && table.cols() <= most,
                   "'table' is {}, expected an even number up to {} of columns", to_string(table.shape), most);
+  const int64_t end = rope.pairs.end_of(static_cast<size_t>(axes) - 1);
+  operands.expect(axes == 1 || end == pairs, "'table' is {}, expected columns of {} pairs", to_string(table.shape),
+                  end);
   operands.done();
-  const bool groups = wide({x, table}) && dim % kWide == 0 && pairs % kWide == 0;
+  // Without a further axis no pair is beyond the first one's.
+  const AxisEnds ends{static_cast<int>(axes > 1 ? rope.pairs.end_of(0) : pairs),
+                      static_cast<int>(axes > 2 ? rope.pairs.end_of(1) : pairs)};
+  const bool groups = wide({x, table}) && dim % kWide == 0 && pairs % kWide == 0 && ends.ends[0] % kWide == 0 &&
+                      ends.ends[1] % kWide == 0;
   const auto launch = [&]<bool kInterleaved, int N, class T>() -> Launch {
     return [=](const RuntimeScalars&) {
       rope_kernel<kInterleaved, N><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
-          Rows<T>(x), positions, Rows<float>(table), table.rows(), static_cast<int>(x.cols() / dim),
+          Rows<T>(x), positions, ends, Rows<float>(table), table.rows(), static_cast<int>(x.cols() / dim),
           static_cast<int>(dim), static_cast<int>(pairs), rope.backward ? -1.0f : 1.0f);
       check_launch("rope");
     };

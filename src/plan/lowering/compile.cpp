@@ -89,7 +89,8 @@ class Compiler {
              spec_.objective,
              make_rope_table("rope_table", spec_.model.rope),
              make_local_rope_table(),
-             make_query_rope_table()} {
+             make_query_rope_table(),
+             make_tower_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
           spec.cut.ranks);
     check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
@@ -136,7 +137,9 @@ class Compiler {
  private:
   ProgramId add(Task task) {
     std::string text(name(task));
-    if (shape_ > 0) text += fmt::format(".{}_eighths", spec_.cut.short_eighths[static_cast<size_t>(shape_) - 1]);
+    if (const int short_one = shape_ % spec_.cut.token_shapes())
+      text += fmt::format(".{}_eighths", spec_.cut.short_eighths[static_cast<size_t>(short_one) - 1]);
+    if (shape_ >= spec_.cut.token_shapes()) text += fmt::format(".{}_patches", spec_.cut.patches_of(shape_));
     if (swapped_) text += ".swapped";
     return result_.programs[{task, swapped_, shape_}] = add_program(result_.set, std::move(text));
   }
@@ -185,9 +188,10 @@ class Compiler {
 
   Operand make_rope_table(std::string name, const RopeParameters& rope) {
     const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
-    int64_t dim = spec_.model.layers.at(0).heads.dim;
-    for (const LayerSpec& layer : spec_.model.layers)
-      check(layer.heads.dim == dim, "heads of {} and of {}: one rotary table has one width", dim, layer.heads.dim);
+    int64_t dim = spec_.model.text_layer().heads.dim;
+    for (size_t i = spec_.model.tower_layers(); i < spec_.model.layers.size(); i++)
+      check(spec_.model.layers[i].heads.dim == dim, "heads of {} and of {}: one rotary table has one width", dim,
+            spec_.model.layers[i].heads.dim);
     if (rope.dim > 0) dim = rope.dim;
     return new_tensor(result_.set, std::move(name), DType::F32, {positions, dim}, Role::Weight, Space::Device,
                       Life::Persistent);
@@ -201,6 +205,14 @@ class Compiler {
   std::optional<Operand> make_query_rope_table() {
     if (spec_.model.rope.query_growth == 0) return std::nullopt;
     return make_rope_table("query_rope_table", spec_.model.rope);
+  }
+
+  // Returns the table of the rows and columns of patches, which lie below half the patches of a pass.
+  std::optional<Operand> make_tower_rope_table() {
+    if (spec_.cut.patches.empty()) return std::nullopt;
+    const int64_t dim = spec_.model.layers[0].heads.dim;
+    return new_tensor(result_.set, "tower_rope_table", DType::F32, {spec_.cut.patches[0], dim}, Role::Weight,
+                      Space::Device, Life::Persistent);
   }
 
   bool trains() const { return spec_.purpose == Purpose::Train; }
@@ -339,7 +351,7 @@ std::vector<Form> forms_of(const JobSpec& spec) {
     // A job of steps alone has no sources.
     const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
     const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // by the files' quantisation
-    const bool quantizes = spec.numerics.quantized_base() && param.linear && !param.trainable;
+    const bool quantizes = spec.numerics.quantized_base() && param.linear && !param.trainable && !param.tower;
     forms.push_back(quantizes && !left_out                                        ? Form::Quantized
                     : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
                                                                                   : Form::Plain);

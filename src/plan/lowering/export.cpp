@@ -67,11 +67,9 @@ struct FileTensors {
   std::vector<SafetensorsTensor> tensors;
   std::vector<std::vector<std::pair<int64_t, Transfer>>> transfers;
 
-  // `shape` is that of the stored rows. Rows of one tensor are added one after the other; it has the dtype of the
-  // first.
-  void add(const StoredRows& stored, Shape shape, DType dtype, Transfer transfer) {
+  // `shape` is that of the tensor. Rows of one are added one after the other; it has the dtype of the first.
+  void add(const StoredRows& stored, const Shape& shape, DType dtype, Transfer transfer) {
     const int64_t row = stored.rows > 0 ? shape.count() / shape[0] : 0;
-    if (stored.rows > 0) shape.dims[0] = stored.rows;
     if (stored.first == 0) {
       tensors.push_back({stored.tensor, dtype, shape});
       transfers.emplace_back();
@@ -254,13 +252,14 @@ Output adapter_output(const JobContext& job, const WeightSources& sources) {
     const bool is_b = initial.contains(id), is_a = !is_b && i + 1 < table.params.size() && table[id + 1].taken_off;
     Shape shape = param.shape;
     if (is_b) shape.dims[1] *= 2;
+    Shape whole = shape;
+    if (is_a) whole.dims[0] *= 2;
     for (const std::string& name : names_in_adapter(table, id)) {
-      const int64_t rows = shape[0];
-      files.add({name, 0, is_a ? 2 * rows : rows}, shape, DType::F32, all_of(shape, id));
+      files.add({name, 0, whole[0]}, whole, DType::F32, all_of(shape, id));
       if (!is_a) continue;
       Transfer began = all_of(shape, id + 1);
       began.source = std::get<TensorPlace>(sources.params[i + 1]);
-      files.add({name, rows, 2 * rows}, shape, DType::F32, began);
+      files.add({name, shape[0], whole[0]}, whole, DType::F32, began);
     }
   }
   Output output;
@@ -289,7 +288,8 @@ Output model_output(const JobContext& job, const WeightSources& sources, std::op
     const bool kept = trains && !param.trainable && std::holds_alternative<TensorPlace>(sources.params[i]);
     if (kept || (!job.layout().holds(id) && !adapters.contains(id)))
       transfer.source = std::get<TensorPlace>(sources.params[i]);
-    files.add(param.stored, param.shape, dtype.value_or(sources.dtypes[i].value_or(job.numerics.compute)), transfer);
+    files.add(param.stored, stored_shape(param), dtype.value_or(sources.dtypes[i].value_or(job.numerics.compute)),
+              transfer);
   }
   for (const WeightSources::Extra& extra : sources.extras) {
     Transfer transfer = all_of(extra.shape, extra.same_as);

@@ -48,12 +48,13 @@ void visit_fields(R& rules, Visit&& visit) {
 
 template <RecordOf<Cut> R, class Visit>
 void visit_fields(R& cut, Visit&& visit) {
-  auto& [sequence_length, micro_batch, passes, ranks, short_eighths] = cut;
+  auto& [sequence_length, micro_batch, passes, ranks, short_eighths, patches] = cut;
   visit("sequence_length", sequence_length);
   visit("micro_batch_size", micro_batch);
   visit("gradient_accumulation_steps", passes);
   visit("ranks", ranks);
   visit("short_passes", short_eighths);
+  visit("patches", patches);
 }
 
 // Name the groups of fields.

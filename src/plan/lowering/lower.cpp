@@ -50,11 +50,33 @@ class HostArrays {
 
 }  // namespace
 
-BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
+BatchBuffers emit_batch(const JobContext& job, Emitter& e, const Cut& cut, int shape, int64_t pass) {
   e.scope("batch");
-  const auto fields =
-      batch_fields(cut.tokens_of(shape), max_documents(cut.micro_batch, cut.sequence_length)).in_order();
+  const auto fields = batch_fields(cut.tokens_of(shape), max_documents(cut.micro_batch, cut.sequence_length),
+                                   job.model.rope_axes.count())
+                          .in_order();
   return BatchBuffers::of(HostArrays("batch", fields).emit(e, HostTask{HostJob::FillBatch, pass}));
+}
+
+ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int64_t pass) {
+  e.scope("images");
+  const auto fields =
+      image_fields(job.numerics.compute, patches, job.model.tower.patch_numbers(), job.model.projector().joined_rows);
+  return ImageBuffers::of(HostArrays("images", fields).emit(e, HostTask{HostJob::FillImages, pass}));
+}
+
+Value patch_rows(Builder& tower, const ParamTable& table, const Operand& pixels) {
+  return tower.linear(tower.given("pixels", pixels), table.patches, ActivationClass::LayerBoundary);
+}
+
+LayerContext tower_context(const JobContext& job, const ImageBuffers& images, size_t layer) {
+  const bool windows = job.model.layers[layer].documents == Documents::ImageWindows;
+  const int64_t side = job.model.tower.window;
+  return {.positions = images.positions,
+          .rope_table = job.tower_rope_table.value(),
+          .documents = windows ? images.windows : images.images,
+          .longest_document = windows ? std::min(side * side, images.pixels.shape.rows()) : images.pixels.shape.rows(),
+          .rope_axes = job.model.tower.rope_axes};
 }
 
 HeadParams head_params(const JobContext& job) {
@@ -68,8 +90,8 @@ HeadParams head_params(const JobContext& job) {
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
-  return {batch.positions, job.rope_table_of(layer), batch.documents, cut.sequence_length,
-          std::nullopt,    job.query_rope_table};
+  return {batch.positions, job.rope_table_of(layer), batch.documents,    cut.sequence_length,
+          std::nullopt,    job.query_rope_table,     job.model.rope_axes};
 }
 
 namespace {
@@ -95,30 +117,58 @@ Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what,
 
 namespace {
 
-// Emits embedding and layers; `context` returns what a layer needs.
-Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, const Operand& ids,
-              const std::function<LayerContext(size_t layer)>& context) {
-  b.enter(kNoLayer, "embedding");
-  auto prefetch_ahead = [&](int group) {
-    for (int64_t ahead = 0; ahead <= job.strategy.gather_ahead; ahead++)
-      placement.prefetch(group + static_cast<int>(ahead));
-  };
-  const int embedding = job.table.group_of(job.table.embedding);
-  prefetch_ahead(embedding);
-  Value x = b.embedding(ids, job.table.embedding, job.model.embedding_factor);
-  b.forward();
-  placement.release(embedding);
-  for (size_t i = 0; i < job.table.layers.size(); i++) {
-    const int group = job.table.layers[i].group;
-    b.enter(static_cast<int>(i), fmt::format("layer.{}", i));
-    prefetch_ahead(group);
-    x = decoder_layer(b, job.model.layers[i], job.table.layers[i], context(i), x);
+// Emits forwards without gradients, group by group.
+class Forward {
+ public:
+  Forward(const JobContext& job, ProgramPlacement& placement) : job_(job), placement_(placement) {}
+
+  // Emits what `record` records on the builder, with the weights of a group.
+  template <class Record>
+  Value group(Builder& b, int layer, std::string_view site, int group, const Record& record) {
+    b.enter(layer, site);
+    for (int64_t ahead = 0; ahead <= job_.strategy.gather_ahead; ahead++)
+      placement_.prefetch(group + static_cast<int>(ahead));
+    const Value x = record();
     b.forward();
-    placement.release(group);
+    placement_.release(group);
+    return x;
   }
-  b.enter(kNoLayer, "head");
-  return x;
-}
+
+  // Emits layers [begin, end); `context` returns what a layer needs.
+  Value layers(Builder& b, size_t begin, size_t end, Value x,
+               const std::function<LayerContext(size_t layer)>& context) {
+    for (size_t i = begin; i < end; i++) {
+      const LayerParams& params = job_.table.layers[i];
+      x = group(b, static_cast<int>(i), fmt::format("layer.{}", i), params.group,
+                [&] { return decoder_layer(b, job_.model.layers[i], params, context(i), x); });
+    }
+    return x;
+  }
+
+  // Emits a tower, and returns the rows that its projector makes.
+  Value tower(Builder& b, const ImageBuffers& images) {
+    const Value x = group(b, kNoLayer, "patches", job_.table.group_of(job_.table.patches.weight),
+                          [&] { return patch_rows(b, job_.table, images.pixels); });
+    return layers(b, 0, job_.model.tower_layers(), x, [&](size_t layer) { return tower_context(job_, images, layer); });
+  }
+
+  // Emits embedding and layers; `splice` records what is done to the embedding's rows.
+  Value text(Builder& b, const Operand& ids, const std::function<LayerContext(size_t layer)>& context,
+             const std::function<void(Value)>& splice = {}) {
+    Value x = group(b, kNoLayer, "embedding", job_.table.group_of(job_.table.embedding), [&] {
+      const Value rows = b.embedding(ids, job_.table.embedding, job_.model.embedding_factor);
+      if (splice) splice(rows);
+      return rows;
+    });
+    x = layers(b, job_.model.tower_layers(), job_.table.layers.size(), x, context);
+    b.enter(kNoLayer, "head");
+    return x;
+  }
+
+ private:
+  const JobContext& job_;
+  ProgramPlacement& placement_;
+};
 
 }  // namespace
 
@@ -133,9 +183,18 @@ void lower_forward(const JobContext& job, ProgramId program, const Cut& cut, int
   ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, cut.tokens_of(shape));
   if (!adapters) b.leave_out_adapters();
-  const BatchBuffers batch = emit_batch(e, cut, shape);
-  const Value x =
-      forward(job, b, placement, batch.ids, [&](size_t layer) { return layer_context(job, cut, batch, layer); });
+  const BatchBuffers batch = emit_batch(job, e, cut, shape);
+  Forward forward(job, placement);
+  const int64_t patches = cut.patches_of(shape);
+  Builder tower(e, placement, job.table, job.numerics.compute, patches);
+  std::function<void(Value)> splice;
+  if (patches > 0) {
+    const ImageBuffers images = emit_images(job, e, patches);
+    const Value rows = forward.tower(tower, images);
+    splice = [&b, &tower, rows, places = images.places](Value x) { b.splice(x, tower, rows, places); };
+  }
+  const Value x = forward.text(
+      b, batch.ids, [&](size_t layer) { return layer_context(job, cut, batch, layer); }, splice);
   take(e, b, x, batch);
   retire_later(e.program(), job.strategy.buffer_hold_ops);
 }
@@ -180,7 +239,7 @@ RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losse
 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   std::vector<Operand> caches;
-  for (size_t i = 0; i < job.table.layers.size(); i++) {
+  for (size_t i = job.model.tower_layers(); i < job.table.layers.size(); i++) {
     const HeadShape& heads = job.model.layers[i].heads;
     caches.push_back(new_tensor(job.set, fmt::format("layer.{}.cache", i), job.numerics.compute,
                                 {positions, 2 * heads.key_columns()}, Role::Cache, Space::Device, Life::Persistent));
@@ -193,10 +252,11 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
-  const auto arrays =
-      TokenArrays<Operand>::of(HostArrays("batch", token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
-  const Value x = forward(job, b, placement, arrays.ids, [&](size_t layer) -> LayerContext {
-    return {arrays.positions, job.rope_table_of(layer), {}, 0, caches[layer], job.query_rope_table};
+  const auto arrays = TokenArrays<Operand>::of(
+      HostArrays("batch", token_fields(tokens, job.model.rope_axes.count())).emit(e, HostTask{HostJob::FillTokens}));
+  const Value x = Forward(job, placement).text(b, arrays.ids, [&](size_t layer) -> LayerContext {
+    return {arrays.positions,     job.rope_table_of(layer), {}, 0, caches[layer - job.model.tower_layers()],
+            job.query_rope_table, job.model.rope_axes};
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);

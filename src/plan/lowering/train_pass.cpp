@@ -32,6 +32,9 @@ struct Pass {
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
+  std::unique_ptr<Builder> tower;  // of passes with images
+  ImageBuffers images;
+  Value rows{};                                                   // of the tower's projector
   std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by layer: forward values that are offloaded
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
   std::vector<Value> inputs;                      // by layer: the residual stream that enters it
@@ -53,6 +56,7 @@ class TrainProgram {
         pending_update_(pending_update),
         sums_(static_cast<size_t>(job.table.group_count())) {
     while (first_trained_ < job.table.group_count() && trained(first_trained_) == 0) first_trained_++;
+    check(first_trained_ >= embedding_group() || cut.patches_of(shape) > 0, "a tower is trained by a pass without it");
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
       Pass& pass = passes_.emplace_back();
@@ -61,7 +65,14 @@ class TrainProgram {
       pass.gradients.resize(static_cast<size_t>(job.table.group_count()));
       pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute,
                                                cut.tokens_of(shape), job.numerics.seed);
-      pass.batch = emit_batch(emitter_, cut, shape, static_cast<int64_t>(pass.number));
+      pass.batch = emit_batch(job, emitter_, cut, shape, static_cast<int64_t>(pass.number));
+      pass.offloaded.resize(job.table.layers.size());
+      pass.inputs.resize(job.table.layers.size());
+      if (const int64_t patches = cut.patches_of(shape)) {
+        pass.images = emit_images(job, emitter_, patches, static_cast<int64_t>(pass.number));
+        pass.tower = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, patches,
+                                               job.numerics.seed);
+      }
     }
   }
 
@@ -81,19 +92,29 @@ class TrainProgram {
   // Return the groups in the order of the forward: the embedding's, one for each layer, the head's.
   int group_of(int layer) const { return job_.table.layers[static_cast<size_t>(layer)].group; }
   int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
+  int tower_layers() const { return static_cast<int>(job_.model.tower_layers()); }
+  int patches_group() const { return job_.table.group_of(job_.table.patches.weight); }
+  bool has_images() const { return passes_.front().tower != nullptr; }
   // Returns the group that the backward reaches after this layer's.
-  int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
+  int group_before(int layer) const {
+    if (layer == tower_layers()) return embedding_group();
+    return layer == 0 ? patches_group() : group_of(layer - 1);
+  }
   // Returns whether the backward reaches a layer, as it does if there is something to train in it or before it.
   bool reaches(int layer) const { return group_of(layer) >= first_trained_; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
   // Emits what follows for this pass.
   Builder& enter(Pass& pass, int layer, std::string_view site) {
+    return enter(pass, layer != kNoLayer && layer < tower_layers() ? *pass.tower : *pass.builder, layer, site);
+  }
+  Builder& enter(Pass& pass, Builder& builder, int layer, std::string_view site) {
     emitter_.pass(pass.number);
     placement_.gradients = &pass.gradients;
-    pass.builder->enter(layer, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, pass.number));
-    return *pass.builder;
+    builder.enter(layer, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, pass.number));
+    return builder;
   }
+  Builder& enter_patches(Pass& pass) { return enter(pass, *pass.tower, kNoLayer, "patches"); }
 
   // ---- Where gradients go ----
 
@@ -155,17 +176,34 @@ class TrainProgram {
       for (int g = 0; g < job_.table.group_count(); g++)
         if (!in_place(g)) prepare_gradient(pass, g);
     if (pending_update_) updates_.enqueue();
+    if (has_images()) {
+      prefetch_ahead(patches_group(), 1);
+      for (Pass& pass : passes_) {
+        Builder& builder = enter_patches(pass);
+        pass.x = patch_rows(builder, job_.table, pass.images.pixels);
+        builder.forward();
+      }
+      placement_.release(patches_group());
+      forward_layers(0, tower_layers());
+      for (Pass& pass : passes_) pass.rows = pass.x;
+    }
     prefetch_ahead(embedding_group(), 1);
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
       pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, job_.model.embedding_factor, &pass.batch);
+      if (pass.tower) builder.splice(pass.x, *pass.tower, pass.rows, pass.images.places);
       builder.forward();
     }
     placement_.release(embedding_group());
-    for (int i = 0; i < layers(); i++) {
+    forward_layers(tower_layers(), layers());
+    update_up_to(job_.table.head_group());
+  }
+
+  // Emits the forward of layers [first, last).
+  void forward_layers(int first, int last) {
+    for (int i = first; i < last; i++) {
       size_t begin = 0;
       for (Pass& pass : passes_) {
-        pass.offloaded.emplace_back();
         const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
         if (policy[ActivationClass::LayerBoundary] == Retention::Offload && reaches(i)) offload(pass, i, pass.x);
         if (pass.number == 0) {
@@ -173,10 +211,12 @@ class TrainProgram {
           begin = emitter_.program().ops.size();
         }
         Builder& builder = enter(pass, i, fmt::format("layer.{}.fwd", i));
-        pass.inputs.push_back(pass.x);
         const auto layer = static_cast<size_t>(i);
-        pass.x = decoder_layer(builder, job_.model.layers[layer], job_.table.layers[layer],
-                               layer_context(job_, cut_, pass.batch, layer), pass.x);
+        pass.inputs[layer] = pass.x;
+        pass.x = decoder_layer(
+            builder, job_.model.layers[layer], job_.table.layers[layer],
+            i < tower_layers() ? tower_context(job_, pass.images, layer) : layer_context(job_, cut_, pass.batch, layer),
+            pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
           if (kind != ActivationClass::LayerBoundary && policy[kind] == Retention::Offload && reaches(i))
@@ -185,16 +225,19 @@ class TrainProgram {
       if (pending_update_) interleave_update(begin, updates_.waiting(), passes_.size(), layers() - i);
       if (i + 1 < layers()) placement_.release(group_of(i));
     }
-    update_up_to(job_.table.head_group());
   }
 
   // Fetches a group's weights, and those of the next groups in the direction of the walk.
   void prefetch_ahead(int group, int direction) {
     for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++, group += direction) {
       if (direction > 0) update_up_to(group);
-      // The embedding's backward needs no weights.
-      if (direction > 0 || group > embedding_group()) placement_.prefetch(group);
+      if (direction > 0 || has_weights_in_backward(group)) placement_.prefetch(group);
     }
+  }
+
+  // The embedding's backward and that of patches need no weights.
+  bool has_weights_in_backward(int group) const {
+    return group > embedding_group() || (group < embedding_group() && tower_reached() && group > patches_group());
   }
 
   // Makes the pending updates of the groups up to this one.
@@ -208,7 +251,7 @@ class TrainProgram {
     const Operand bytes = enter(pass, layer, fmt::format("layer.{}.offload", layer)).use(value);
     const Operand place = emitter_.tensor("value", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to);
     store(emitter_, "value", bytes, place);
-    pass.offloaded.back().emplace_back(value, place);
+    pass.offloaded[static_cast<size_t>(layer)].emplace_back(value, place);
   }
 
   // Fetches what pass number `number` offloaded of a layer; numbers beyond the last pass count into the layer before.
@@ -242,11 +285,30 @@ class TrainProgram {
   void backward() {
     if (!passes_.front().builder->wants_gradient(passes_.front().x)) return;  // the head alone is trained
     fetch_values(layers() - 1, 0);
-    for (int i = layers() - 1; i >= 0; i--) {
+    if (!backward_layers(tower_layers(), layers())) return;
+    for (Pass& pass : passes_) {
+      if (tower_reached()) prepare_gradient(pass, group_of(tower_layers() - 1));
+      enter(pass, kNoLayer, "embedding").backward();
+      finish_group(pass, embedding_group());
+    }
+    if (!tower_reached() || !backward_layers(0, tower_layers())) return;
+    for (Pass& pass : passes_) {
+      enter_patches(pass).backward();
+      finish_group(pass, patches_group());
+    }
+  }
+
+  // Returns whether the backward goes on through the tower.
+  bool tower_reached() const { return has_images() && passes_.front().tower->wants_gradient(passes_.front().rows); }
+
+  // Emits the backward of layers [first, last); returns whether what comes before them wants a gradient.
+  bool backward_layers(int first, int last) {
+    for (int i = last - 1; i >= first; i--) {
       const auto begin = emitter_.program().ops.size();
       const int64_t waiting = updates_.waiting();
-      const Pass& first = passes_.front();
-      const bool wanted = first.builder->wants_gradient(first.inputs[static_cast<size_t>(i)]);
+      const Pass& pass = passes_.front();
+      const Builder& of_layer = i < tower_layers() ? *pass.tower : *pass.builder;
+      const bool wanted = of_layer.wants_gradient(pass.inputs[static_cast<size_t>(i)]);
       for (Pass& pass : passes_) {
         fetch_values(i, pass.number + 1);  // one pass ahead
         if (wanted && pass.number == 0) prefetch_ahead(group_of(i), -1);
@@ -257,12 +319,9 @@ class TrainProgram {
         finish_group(pass, group_of(i));
       }
       interleave_update(begin, waiting, passes_.size() - 1, i + 1);
-      if (!wanted) return;
+      if (!wanted) return false;
     }
-    for (Pass& pass : passes_) {
-      enter(pass, kNoLayer, "embedding").backward();
-      finish_group(pass, embedding_group());
-    }
+    return true;
   }
 
   // Emits updates of offloaded state: of the tiles that waited when the program had `begin` ops, the share of each of

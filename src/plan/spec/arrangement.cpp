@@ -8,13 +8,21 @@
 namespace snug {
 
 int64_t Cut::tokens_of(int shape) const {
-  return shape == 0 ? tokens() : ceil_div(tokens() * short_eighths[static_cast<size_t>(shape) - 1], 8);
+  const int of_tokens = shape % token_shapes();
+  return of_tokens == 0 ? tokens() : ceil_div(tokens() * short_eighths[static_cast<size_t>(of_tokens) - 1], 8);
 }
 
-int Cut::shape_for(int64_t count) const {
-  for (int shape = 1; shape < shapes(); shape++)
-    if (tokens_of(shape) >= count) return shape;
-  return 0;
+int64_t Cut::patches_of(int shape) const {
+  return patches.empty() ? 0 : patches[static_cast<size_t>(shape / token_shapes())];
+}
+
+int Cut::shape_for(int64_t count, int64_t patch_count) const {
+  int of_tokens = 0, of_patches = 0;
+  for (int shape = token_shapes() - 1; shape > 0; shape--)
+    if (tokens_of(shape) >= count) of_tokens = shape;
+  for (int i = 1; i < std::ssize(patches); i++)
+    if (patches[static_cast<size_t>(i)] >= patch_count) of_patches = i;
+  return of_patches * token_shapes() + of_tokens;
 }
 
 std::string_view name(Recompute recompute) {

@@ -2,6 +2,7 @@
 // where bytes live and when work happens (Strategy), which never changes a bit of a result.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,14 +44,19 @@ struct Cut {
   // Lists shorter shapes of a pass, in eighths of its tokens, ascending. A pass whose documents are few enough on every
   // rank takes the shortest shape that holds them, and computes no padding beyond it.
   std::vector<int> short_eighths{};
+  // Lists how many patches of images a pass may have on each rank, descending; empty: the model has no tower, or the
+  // data no images. A pass takes the fewest that hold those of the rank that has the most.
+  std::vector<int64_t> patches{};
 
   int64_t tokens() const { return micro_batch * sequence_length; }  // of a rank in a pass, at most
   int64_t step_tokens() const { return tokens() * passes * ranks; }
-  // Returns the number of shapes: shape 0 is the whole one, the others are short_eighths in their order.
-  int shapes() const { return static_cast<int>(short_eighths.size()) + 1; }
+  // Returns the number of shapes: of each number of patches the whole one, then short_eighths in their order.
+  int shapes() const { return token_shapes() * std::max(1, static_cast<int>(patches.size())); }
+  int token_shapes() const { return static_cast<int>(short_eighths.size()) + 1; }
   int64_t tokens_of(int shape) const;
-  // Returns the shape with the fewest tokens that has room for `tokens`.
-  int shape_for(int64_t tokens) const;
+  int64_t patches_of(int shape) const;
+  // Returns the shape with the fewest tokens, and the fewest patches, that has room for these.
+  int shape_for(int64_t tokens, int64_t patches = 0) const;
 };
 
 // Says which forward values are recomputed in the backward instead of kept, by the words of the option.

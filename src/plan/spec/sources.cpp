@@ -169,8 +169,7 @@ class Finder {
       return TensorPlace{base + static_cast<int64_t>(entry.file),
                          entry.offset + static_cast<uint64_t>(first) * element_bytes(dtype), dtype};
     };
-    Shape whole = param.shape;
-    whole.dims[0] = param.stored.rows;
+    const Shape whole = stored_shape(param);
     const int64_t row = param.stored.first, first = param.shape.rank == 2 ? row * param.shape.cols() : row;
     if (!param.linear) {
       const SafetensorsEntry& entry = index.require(name_in(index, param), whole, reason);
@@ -263,7 +262,10 @@ class Finder {
 
   bool is_multimodal() const { return embedding().starts_with(kTextModelPrefix); }
   bool is_head(std::string_view name) const {
-    return name == table_.head_tensor || (is_multimodal() && name == multimodal_file_name(table_.head_tensor));
+    return name == table_.head_tensor ||
+           (is_multimodal() && std::ranges::any_of(file_spellings(), [&](const FileSpelling& spelt) {
+              return name == spelt(table_.head_tensor);
+            }));
   }
 
   // Programs that quantise give linears without a bias one all the same.
@@ -477,10 +479,14 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
   const auto index = SafetensorsIndex::open_model(model);
   const std::string& embedding = table[table.embedding].stored.tensor;
   if (embedding.starts_with(kTextModelPrefix)) {
-    if (index.find(embedding) || !index.find(multimodal_file_name(embedding))) return "";
-    for (ParamSpec& param : table.params)
-      if (!param.adapter) param.stored.tensor = multimodal_file_name(param.stored.tensor);
-    table.layer_prefix = multimodal_file_name(table.layer_prefix);
+    if (index.find(embedding)) return "";
+    for (const FileSpelling& spelt : file_spellings()) {
+      if (!index.find(spelt(embedding))) continue;
+      for (ParamSpec& param : table.params)
+        if (!param.adapter) param.stored.tensor = spelt(param.stored.tensor);
+      table.layer_prefix = spelt(table.layer_prefix);
+      return "";
+    }
     return "";
   }
   const bool has_head = table.tied() || index.find(table.head_tensor);
@@ -497,8 +503,10 @@ bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
   const auto index = SafetensorsIndex::open_model(model);
   const SafetensorsEntry *head = index.find(spec.head), *embedding = index.find(spec.embedding);
   if (!embedding) embedding = index.find(without_prefix(spec.embedding));
-  if (!embedding) embedding = index.find(multimodal_file_name(spec.embedding));
-  if (!head) head = index.find(multimodal_file_name(spec.head));
+  for (const FileSpelling& spelt : file_spellings()) {
+    if (!embedding) embedding = index.find(spelt(spec.embedding));
+    if (!head) head = index.find(spelt(spec.head));
+  }
   if (!head || !embedding) return false;
   if (head->shape != embedding->shape) return true;
   if (!head->dtype || !embedding->dtype) return false;  // refused where they are read

@@ -1,0 +1,84 @@
+#include "data/image_layout.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace snug {
+
+ImageViews image_views(std::span<const TensorView> views) {
+  const auto arrays = ImageArrays<TensorView>::of(views);
+  const auto numbers = [](const TensorView& view) { return numbers_of<int32_t>(view); };
+  return {arrays.pixels, numbers(arrays.positions), numbers(arrays.images), numbers(arrays.windows),
+          numbers(arrays.places)};
+}
+
+std::span<const int32_t> ImageLayout::add(int64_t rows, int64_t columns, int64_t token) {
+  const int64_t room = views_.pixels.rows(), merge = shape_.merge;
+  check(rows > 0 && columns > 0 && rows % merge == 0 && columns % merge == 0,
+        "an image of {} x {} patches, of which {} x {} become a row", rows, columns, merge, merge);
+  check(counts_.patches + rows * columns <= room, "an image of {} x {} patches at {} of {}", rows, columns,
+        counts_.patches, room);
+  begin_ = counts_.patches;
+  order_.clear();
+  views_.images[static_cast<size_t>(counts_.images++)] = static_cast<int32_t>(begin_);
+  const int64_t lines = shape_.window > 0 ? shape_.window : rows, across = shape_.window > 0 ? shape_.window : columns;
+  for (int64_t top = 0; top < rows; top += lines)
+    for (int64_t left = 0; left < columns; left += across) {
+      views_.windows[static_cast<size_t>(counts_.windows++)] = static_cast<int32_t>(counts_.patches);
+      for (int64_t line = top; line < std::min(top + lines, rows); line += merge)
+        for (int64_t column = left; column < std::min(left + across, columns); column += merge)
+          add_square(line, column, columns, token);
+    }
+  return order_;
+}
+
+void ImageLayout::add_square(int64_t line, int64_t column, int64_t columns, int64_t token) {
+  const int64_t merge = shape_.merge, square = line / merge * (columns / merge) + column / merge,
+                patches = views_.pixels.rows();
+  views_.places[static_cast<size_t>(counts_.patches / (merge * merge))] = static_cast<int32_t>(token + square);
+  for (int64_t i = 0; i < merge * merge; i++) {
+    views_.positions[static_cast<size_t>(counts_.patches)] = static_cast<int32_t>(line + i / merge);
+    views_.positions[static_cast<size_t>(patches + counts_.patches)] = static_cast<int32_t>(column + i % merge);
+    order_.push_back(static_cast<int32_t>(square * merge * merge + i));
+    counts_.patches++;
+  }
+}
+
+ImageCounts ImageLayout::finish() {
+  const auto fill = [](std::span<int32_t> array, int64_t from, int64_t value) {
+    std::fill(array.begin() + from, array.end(), static_cast<int32_t>(value));
+  };
+  const int64_t patches = views_.pixels.rows();
+  fill(views_.positions.first(static_cast<size_t>(patches)), counts_.patches, 0);
+  fill(views_.positions, patches + counts_.patches, 0);
+  fill(views_.images, counts_.images, counts_.patches);
+  fill(views_.windows, counts_.windows, counts_.patches);
+  fill(views_.places, counts_.patches / (shape_.merge * shape_.merge), -1);
+  const uint64_t row = static_cast<uint64_t>(views_.pixels.cols()) * element_bytes(views_.pixels.dtype);
+  auto* const bytes = static_cast<std::byte*>(views_.pixels.data);
+  std::fill(bytes + static_cast<uint64_t>(counts_.patches) * row, bytes + static_cast<uint64_t>(patches) * row,
+            std::byte{0});
+  return counts_;
+}
+
+void write_positions(std::span<int32_t> positions, int64_t stride, int64_t first, int64_t tokens,
+                     std::span<const ImageTokens> images) {
+  const auto write = [&](int64_t token, int64_t t, int64_t h, int64_t w) {
+    const auto at = static_cast<size_t>(first + token), axis = static_cast<size_t>(stride);
+    positions[at] = static_cast<int32_t>(t);
+    positions[axis + at] = static_cast<int32_t>(h);
+    positions[2 * axis + at] = static_cast<int32_t>(w);
+  };
+  int64_t next = 0, token = 0;
+  for (const ImageTokens& image : images) {
+    for (; token < image.begin; token++, next++) write(token, next, next, next);
+    for (int64_t line = 0; line < image.rows; line++)
+      for (int64_t column = 0; column < image.columns; column++, token++)
+        write(token, next, next + line, next + column);
+    next += std::max(image.rows, image.columns);
+  }
+  for (; token < tokens; token++, next++) write(token, next, next, next);
+}
+
+}  // namespace snug

@@ -1,0 +1,74 @@
+// Lays the images of one pass out as the arrays that a tower's ops read (tensor/batch.h, ImageArrays), and gives the
+// tokens of a text with images their positions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensor/batch.h"
+
+namespace snug {
+
+// Holds the arrays of int32 of a pass's images, to be written.
+struct ImageViews {
+  TensorView pixels;  // [P, K], fp32 or bf16
+  std::span<int32_t> positions, images, windows, places;
+};
+// Returns the views that HostJob::FillImages gets.
+ImageViews image_views(std::span<const TensorView> views);
+
+// Says how a model takes patches.
+struct TowerShape {
+  int64_t merge = 1;   // patches a side that become one row, whose patches follow each other
+  int64_t window = 0;  // patches a side of the windows that attention may be in; 0: none
+};
+
+struct ImageCounts {
+  int64_t patches = 0, images = 0, windows = 0;
+  bool operator==(const ImageCounts&) const = default;
+};
+
+// Fills the arrays image by image:
+//   positions  row and column of each patch in its image
+//   images     the first patch of each, and the end of the last, which also fills the remaining elements
+//   windows    the same of windows, which are cut from each image's upper left corner; those at the other edges are
+//              smaller; an image is one where the tower has none
+//   places     the token of each row of `merge` x `merge` patches; -1 in the remaining elements
+// Where the tower has windows, the patches of each lie together; so attention within windows, and within images, is
+// attention within runs of patches.
+class ImageLayout {
+ public:
+  ImageLayout(const TowerShape& shape, const ImageViews& views) : shape_(shape), views_(views) {}
+
+  // Adds an image of rows x columns patches whose rows take the places of tokens from `token` on, in raster order.
+  // Returns which of the image's patches each of those of the batch is; their order in the image is from square to
+  // square of merge x merge, and from left to right. It is valid until the next call. Throws InternalError where there
+  // is no room for it.
+  std::span<const int32_t> add(int64_t rows, int64_t columns, int64_t token);
+  // Fills the rest of the arrays; the pixels of the padding are 0.
+  ImageCounts finish();
+
+ private:
+  void add_square(int64_t line, int64_t column, int64_t columns, int64_t token);
+
+  TowerShape shape_;
+  ImageViews views_;
+  ImageCounts counts_;
+  int64_t begin_ = 0;  // of the image that is added, in patches
+  std::vector<int32_t> order_;
+};
+
+// Describes the rows of an image among a document's tokens.
+struct ImageTokens {
+  int64_t begin = 0, rows = 0, columns = 0;
+};
+
+// Writes the positions of a document's tokens on three axes, of `stride` elements each, from `first` on: those of text
+// are equal on all; those of an image's rows are that of its beginning, and that and the row's line and column. What
+// follows goes on behind the largest position so far (M-RoPE, Wang et al., arXiv:2409.12191, as transformers 4 has
+// it).
+void write_positions(std::span<int32_t> positions, int64_t stride, int64_t first, int64_t tokens,
+                     std::span<const ImageTokens> images);
+
+}  // namespace snug

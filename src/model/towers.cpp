@@ -1,0 +1,145 @@
+#include "model/towers.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace snug::towers {
+namespace {
+
+constexpr int64_t kMostLayers = 1024, kMostWidth = 1 << 16, kMostHeads = 1024, kMostSide = 4096;
+constexpr double kEpsilon = 1e-6, kTheta = 10000;  // these stand in Qwen's code
+
+// Reads which pairs of a head turn by time, by row and by column. transformers 5 has it in rope_parameters.
+RopeAxes axes_of(const JsonObject& config, const ModelSpec& text) {
+  const JsonObject holder = config.has("text_config") ? config.object("text_config") : config;
+  const char* const key = holder.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const JsonObject rope = holder.object(key);
+  const Json& section = rope.at("mrope_section");
+  const int64_t pairs = text.layers.at(0).heads.dim / 2;
+  const auto fail = [&] { rope.fail("mrope_section", fmt::format("three numbers above 0 whose sum is {}", pairs)); };
+  if (!section.is_array() || section.size() != 3) fail();
+  RopeAxes axes;
+  for (size_t i = 0; i < 3; i++) {
+    if (!section[i].is_number_integer() || section[i].get<int64_t>() < 1 || section[i].get<int64_t>() > pairs) fail();
+    axes.pairs[i] = section[i].get<int64_t>();
+  }
+  if (axes.end_of(2) != pairs) fail();
+  return axes;
+}
+
+// Describes what Qwen2-VL's and Qwen2.5-VL's towers have in common.
+struct Sizes {
+  int64_t width = 0, inner = 0, heads = 0, depth = 0, merge = 0;
+};
+
+NormSpec norm(std::string_view name, bool layer_norm) {
+  const std::string prefix(name);
+  return layer_norm ? NormSpec{prefix + ".weight", kEpsilon, false, NormKind::Layer, prefix + ".bias"}
+                    : NormSpec{prefix + ".weight", kEpsilon};
+}
+
+// Returns a block without its MLP.
+LayerSpec block(const Sizes& sizes, bool layer_norm) {
+  const int64_t width = sizes.width;
+  return {.attention_norm = norm("norm1", layer_norm),
+          .mlp_norm = norm("norm2", layer_norm),
+          .heads = {sizes.heads, sizes.heads, width / sizes.heads},
+          .qkv = {{{"attn.qkv", 3 * width}}, width, true},
+          .o = {{{"attn.proj", width}}, width, true},
+          .documents = Documents::Images};
+}
+
+// Puts a tower of such blocks, and its projector, before the text's layers.
+void add_qwen_tower(ModelSpec& text, const JsonObject& config, const Sizes& sizes, std::vector<LayerSpec> blocks,
+                    bool layer_norm, int64_t window) {
+  const JsonObject vision = config.object("vision_config");
+  const int64_t patch = vision.integer("patch_size", 1, kMostSide, 14),
+                frames = vision.integer("temporal_patch_size", 1, 16, 2),
+                colours = vision.integer(vision.has("in_chans") ? "in_chans" : "in_channels", 3, 3, 3);
+  const int64_t pairs = sizes.width / sizes.heads / 4, joined = sizes.merge * sizes.merge;
+  blocks.push_back({.mlp_norm = norm("ln_q", layer_norm),
+                    .gate_up = {{{"mlp.0", joined * sizes.width}}, joined * sizes.width, true},
+                    .down = {{{"mlp.2", text.hidden}}, joined * sizes.width, true},
+                    .gate = Activation::Gelu,
+                    .gated = false,
+                    .joined_rows = joined});
+  text.rope_axes = axes_of(config, text);
+  text.tower = {.layers = std::ssize(blocks),
+                .width = sizes.width,
+                .patches = "patch_embed.proj",
+                .patch_shape = {colours, frames, patch, patch},
+                .prefix = "model.visual.",
+                .layer_prefix = "model.visual.blocks.",
+                .projector_prefix = "model.visual.merger.",
+                .rope = {.theta = kTheta},
+                .rope_axes = {{pairs, pairs}},
+                .merge = sizes.merge,
+                .window = window};
+  text.layers.insert(text.layers.begin(), blocks.begin(), blocks.end());
+}
+
+void expect_heads(const JsonObject& vision, const Sizes& sizes) {
+  if (sizes.width % sizes.heads != 0 || sizes.width / sizes.heads % 4 != 0)
+    vision.fail("num_heads", fmt::format("a number that divides {} into heads of a multiple of 4", sizes.width));
+}
+
+void expect_output(const JsonObject& vision, const ModelSpec& text, std::string_view key, int64_t fallback) {
+  if (vision.integer(key, 1, kMostWidth, fallback) != text.hidden)
+    vision.fail(key, fmt::format("{}, the width of the text model", text.hidden));
+}
+
+void expect_activation(const JsonObject& vision, const std::string& expected) {
+  if (vision.string("hidden_act", expected) != expected) vision.fail("hidden_act", fmt::format("\"{}\"", expected));
+}
+
+}  // namespace
+
+void qwen2_vl(ModelSpec& text, const JsonObject& config) {
+  const JsonObject vision = config.object("vision_config");
+  expect_output(vision, text, "hidden_size", 3584);
+  expect_activation(vision, "quick_gelu");
+  Sizes sizes{.width = vision.integer("embed_dim", 1, kMostWidth, 1280),
+              .heads = vision.integer("num_heads", 1, kMostHeads, 16),
+              .depth = vision.integer("depth", 1, kMostLayers, 32),
+              .merge = vision.integer("spatial_merge_size", 1, 16, 2)};
+  sizes.inner = static_cast<int64_t>(static_cast<double>(sizes.width) * vision.number("mlp_ratio", 0.1, 64, 4.0));
+  expect_heads(vision, sizes);
+  LayerSpec layer = block(sizes, true);
+  layer.gate_up = {{{"mlp.fc1", sizes.inner}}, sizes.width, true};
+  layer.down = {{{"mlp.fc2", sizes.width}}, sizes.inner, true};
+  layer.gate = Activation::GeluQuick;
+  layer.gated = false;
+  add_qwen_tower(text, config, sizes, std::vector(static_cast<size_t>(sizes.depth), layer), true, 0);
+}
+
+void qwen2_5_vl(ModelSpec& text, const JsonObject& config) {
+  const JsonObject vision = config.object("vision_config");
+  expect_output(vision, text, "out_hidden_size", 3584);
+  expect_activation(vision, "silu");
+  const Sizes sizes{.width = vision.integer("hidden_size", 1, kMostWidth, 3584),
+                    .inner = vision.integer("intermediate_size", 1, kMostWidth, 3420),
+                    .heads = vision.integer("num_heads", 1, kMostHeads, 16),
+                    .depth = vision.integer("depth", 1, kMostLayers, 32),
+                    .merge = vision.integer("spatial_merge_size", 1, 16, 2)};
+  expect_heads(vision, sizes);
+  const int64_t patch = vision.integer("patch_size", 1, kMostSide, 14),
+                window = vision.integer("window_size", 1, 1 << 20, 112) / patch;
+  if (window < sizes.merge || window % sizes.merge != 0)
+    vision.fail("window_size", fmt::format("a multiple of {} pixels", patch * sizes.merge));
+  LayerSpec layer = block(sizes, false);
+  layer.gate_up = {{{"mlp.gate_proj", sizes.inner}, {"mlp.up_proj", sizes.inner}}, sizes.width, true};
+  layer.down = {{{"mlp.down_proj", sizes.width}}, sizes.inner, true};
+  layer.documents = Documents::ImageWindows;
+  std::vector<LayerSpec> blocks(static_cast<size_t>(sizes.depth), layer);
+  const Json whole = vision.has("fullatt_block_indexes") ? vision.at("fullatt_block_indexes") : Json{7, 15, 23, 31};
+  const auto is_block = [&](const Json& number) {
+    return number.is_number_integer() && number.get<int64_t>() >= 0 && number.get<int64_t>() < sizes.depth;
+  };
+  if (!whole.is_array() || !std::ranges::all_of(whole, is_block))
+    vision.fail("fullatt_block_indexes", fmt::format("a list of numbers below depth, {}", sizes.depth));
+  for (const Json& number : whole) blocks[number.get<size_t>()].documents = Documents::Images;
+  add_qwen_tower(text, config, sizes, std::move(blocks), false, window);
+}
+
+}  // namespace snug::towers

@@ -1,0 +1,94 @@
+// Models of texts and images beside transformers and peft, from their stored answers (tests/fixtures/README.md).
+#include <gtest/gtest.h>
+
+#include "tiny_model.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kTokens = 40, kPatches = 112;  // of a block, and of the images of all samples
+
+JobSpec vision_job(const std::string& model, const std::optional<std::string>& adapter = std::nullopt) {
+  JobSpec spec = tiny_job("../vision/" + model, adapter, DType::F32);
+  spec.numerics.weight_decay = 0;
+  spec.cut.sequence_length = kTokens;
+  spec.cut.micro_batch = 4;
+  spec.cut.patches = {kPatches};
+  return spec;
+}
+
+class Vision : public testing::TestWithParam<const char*> {
+ protected:
+  std::filesystem::path folder() const { return vision() / GetParam(); }
+};
+
+// Of four samples in one pass, one of them without an image and one with two.
+TEST_P(Vision, GradientsOfEveryParameterAgree) {
+  const auto reference = read_tensors(folder() / "reference.safetensors");
+  const auto json = read_json(folder() / "reference.json");
+  const auto samples = vision_samples(GetParam());
+  for (const bool packed : {false, true}) {
+    JobSpec spec = vision_job(GetParam());
+    spec.evaluate = true;
+    TinySession session(spec, 1);
+    session.load();
+    TinyTrainer trainer(session);
+    trainer.pack_samples(packed);
+    EXPECT_NEAR(trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples)), json["loss"].get<double>(),
+                1e-5);
+    trainer.passes(samples, 1, 0);
+    const double bound = std::max(1e-5, 2 * json["gradient_error"].get<double>());
+    for (size_t i = 0; i < spec.table.params.size(); i++) {
+      const std::string& name = spec.table.params[i].name;
+      const auto expected = reference.find("grad." + name);
+      ASSERT_TRUE(expected != reference.end()) << name;
+      const double error = relative_error(values(session, session.compiled().owned[i].gradient), expected->second);
+      EXPECT_TRUE(error <= bound) << name << " is off by " << error;
+    }
+  }
+}
+
+void expect_same_training(const std::string& model, const std::optional<std::string>& adapter, const std::string& run,
+                          int64_t passes) {
+  SCOPED_TRACE(fmt::format("{} {} in {} passes", model, run, passes));
+  const auto expected = read_json(vision() / model / "reference.json")[run];
+  const auto reference = read_tensors(vision() / model / "reference.safetensors");
+  const auto samples = vision_samples(model);
+  JobSpec spec = vision_job(model, adapter);
+  spec.cut.passes = passes;
+  spec.cut.micro_batch = 2 / passes;
+  TinySession session(spec, 2);
+  session.load();
+  TinyTrainer trainer(session);
+  for (int64_t number = 1; number <= 10; number++) {
+    const auto i = static_cast<size_t>(number - 1);
+    const StepResult got =
+        trainer.step({samples[i % 4], samples[(i + 1) % 4]}, number, expected["learning_rate"][i].get<double>());
+    const double loss = expected["loss"][i].get<double>(), norm = expected["grad_norm"][i].get<double>();
+    EXPECT_NEAR(got.loss, loss, 1e-4 * loss) << "step " << number;
+    EXPECT_NEAR(got.norm, norm, 1e-3 * norm) << "step " << number;
+  }
+  size_t compared = 0;
+  for (size_t p = 0; p < spec.table.params.size(); p++) {
+    const auto found = reference.find((adapter ? "lora_final." : "final.") + spec.table.params[p].name);
+    if (found == reference.end()) continue;
+    compared++;
+    const double error = relative_error(values(session, session.compiled().owned[p].weight), found->second);
+    EXPECT_TRUE(error <= 1e-3) << found->first << " is off by " << error;
+  }
+  EXPECT_GT(compared, 10u);
+}
+
+TEST_P(Vision, TenStepsOfAllPartsAgree) {
+  for (const int64_t passes : {1, 2}) expect_same_training(GetParam(), std::nullopt, "full", passes);
+}
+
+TEST_P(Vision, TenLoraStepsBesideAFrozenTowerAgree) {
+  for (const int64_t passes : {1, 2}) expect_same_training(GetParam(), "adapter_init", "lora", passes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace snug
