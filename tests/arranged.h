@@ -36,6 +36,7 @@ struct TinyCase {
   JobSpec job() const {
     JobSpec spec =
         dora ? dora_job() : tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+    if (spec.model.tower) spec.cut.patches = {256};  // of eight samples, and some that none has
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;
     if (fp8_products) spec.cut.sequence_length = 48;  // a multiple of kFp8Multiple
@@ -243,7 +244,7 @@ inline void take_saved(Session& session, Outcome& outcome) {
 // The samples of a rank in a pass are those of its blocks in the step: pass after pass, rank after rank.
 inline void train_steps(Session& session, int64_t first, int64_t last, Outcome& outcome) {
   TinyTrainer trainer(session);
-  const auto samples = tiny_samples();
+  const auto samples = samples_of(session.spec());
   for (int64_t number = first; number <= last; number++) {
     const StepResult result = trainer.step(step_samples(samples, number, kBatch), number, 1e-2);
     if (session.rank() == 0) outcome.steps.push_back(result);
@@ -257,7 +258,8 @@ inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = n
   const auto work = [&](Session& session) {
     session.load();
     train_steps(session, 1, kSteps, outcome);
-    const auto samples = step_samples(tiny_samples(), 1, static_cast<size_t>(session.spec().cut.micro_batch));
+    const auto samples =
+        step_samples(samples_of(session.spec()), 1, static_cast<size_t>(session.spec().cut.micro_batch));
     auto evaluate = [&] {
       const double loss = TinyTrainer(session).evaluate(samples);
       if (session.rank() == 0) outcome.evaluations.push_back(loss);

@@ -126,7 +126,7 @@ bool after_a_step_that_is_not_finite(const JobSpec& spec, const Arrangement& a, 
       train_steps(session, 1, steps, passed);
       TinyTrainer trainer(session);
       trainer.scale(std::numeric_limits<double>::quiet_NaN());
-      if (more) trainer.step(step_samples(tiny_samples(), steps + 1, kBatch), steps + 1, 1e-2);
+      if (more) trainer.step(step_samples(samples_of(session.spec()), steps + 1, kBatch), steps + 1, 1e-2);
       take_saved(session, outcomes[more]);
     };
     on_ranks(spec, a, work);
@@ -249,7 +249,10 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"olmo3", true, DType::BF16, 2}, TinyCase{"hunyuan", false, DType::BF16, 1},
                     TinyCase{"hunyuan", true, DType::F32, 2}, TinyCase{"cohere", true, DType::BF16, 2, BaseFormat::Nf4},
                     TinyCase{"cohere2", false, DType::F32, 2}, TinyCase{"exaone4", true, DType::F32, 1},
-                    TinyCase{"ministral3", false, DType::BF16, 2},
+                    TinyCase{"ministral3", false, DType::BF16, 2}, TinyCase{"../vision/qwen2_vl", false, DType::F32, 2},
+                    TinyCase{"../vision/qwen2_5_vl", false, DType::BF16, 2},
+                    TinyCase{"../vision/qwen2_vl", true, DType::BF16, 1, BaseFormat::Int8},
+                    TinyCase{"../vision/qwen2_5_vl", true, DType::F32, 2},
                     TinyCase{"qwen2", true, DType::BF16, 2, BaseFormat::Plain, false, 0.0},
                     TinyCase{"llama", true, DType::F32, 2, BaseFormat::Nf4, false, 0.25},
                     TinyCase{"granite", true, DType::BF16, 1, BaseFormat::Int8, false, 0.0},

@@ -218,6 +218,11 @@ void perturb(std::map<std::string, ChatRole>& values) { values["bot"] = ChatRole
 template <class T>
 requires std::is_enum_v<T>
 void perturb(T& value) { value = static_cast<T>(static_cast<int>(value) == 0 ? 1 : 0); }
+void perturb(double& value) { value += 1; }
+void perturb(std::filesystem::path& value) { value /= "x"; }
+void perturb(std::array<double, 3>& values) { values[2] += 1; }
+void perturb(decltype(ImageProcessor::sizing)& value) { value = FixedSize{.width = 14, .height = 28}; }
+void perturb(ImageInput& input) { input.pad_token++; }
 void perturb(std::optional<ChatTemplate>& value) {
   value = ChatTemplate::choose(value && value->name() == "chatml" ? "none" : "chatml", "", {"<s>", "</s>"});
 }
@@ -256,7 +261,41 @@ TEST(DatasetKey, EveryFieldOfOptionsAndEncoderCounts) {
     expect_each_counts(options, [&](const DataOptions& other) { return dataset_key(other, encoder); });
     expect_each_counts(encoder, [&](const TextEncoder& other) { return dataset_key(options, other); });
   }
-  EXPECT_EQ(fields, 2 * (13 + 7u));
+  EXPECT_EQ(fields, 2 * (15 + 7u));
+}
+
+TEST(DatasetKey, EveryFieldOfWhatTheModelTakesOfImagesCounts) {
+  DataOptions options;
+  options.images.emplace();
+  const TextEncoder encoder = byte_encoder();
+  const std::string key = dataset_key(options, encoder);
+  size_t count = 0;
+  visit_leaves(*options.images, [&](const std::string&, const auto&) { count++; });
+  EXPECT_EQ(count, 9 + 9 + 1u);
+  for (size_t i = 0; i < count; i++) {
+    DataOptions other = options;
+    size_t next = 0;
+    visit_leaves(*other.images, [&](const std::string&, auto& field) {
+      if (next++ == i) perturb(field);
+    });
+    EXPECT_NE(dataset_key(other, encoder), key) << i;
+  }
+  for (const auto& sizing : {BoundedPixels{.min_pixels = 1}, BoundedPixels{.max_pixels = 1}}) {
+    DataOptions other = options;
+    other.images->processor.sizing = sizing;
+    EXPECT_NE(dataset_key(other, encoder), key);
+  }
+}
+
+TEST(DatasetKey, WhereTheDataStandsCountsWhereItMayHaveImages) {
+  const TextEncoder encoder = byte_encoder();
+  DataOptions here, there;
+  here.files = {"here/data.jsonl"};
+  there.files = {"there/data.jsonl"};
+  EXPECT_EQ(dataset_key(here, encoder), dataset_key(there, encoder));
+  here.images.emplace();
+  there.images.emplace();
+  EXPECT_NE(dataset_key(here, encoder), dataset_key(there, encoder));
 }
 
 TEST(DatasetKey, ValuesDoNotRunIntoEachOther) {

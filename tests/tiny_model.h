@@ -144,6 +144,12 @@ inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_
   starts[static_cast<size_t>(runtime.segments)] = static_cast<int32_t>(next);
 }
 
+// The samples of a job's model.
+inline std::vector<TinySample> samples_of(const JobSpec& spec) {
+  if (!spec.model.tower) return tiny_samples();
+  return vision_samples(spec.model.architecture == "Qwen2VLForConditionalGeneration" ? "qwen2_vl" : "qwen2_5_vl");
+}
+
 inline int64_t patches_of(const std::vector<TinySample>& samples, int64_t merge) {
   int64_t patches = 0;
   for (const TinySample& sample : samples)

@@ -24,18 +24,21 @@ int64_t batch_tokens(int64_t micro_batch, int64_t sequence_length) {
 
 }  // namespace
 
-Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length)
+Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length, const TowerShape& tower)
     : dataset_(dataset),
       micro_batch_(micro_batch),
       tokens_(batch_tokens(micro_batch, sequence_length)),
-      documents_(max_documents(micro_batch, sequence_length)) {
+      documents_(max_documents(micro_batch, sequence_length)),
+      tower_(tower),
+      replaced_(static_cast<size_t>(tokens_)) {
   labels_.resize(static_cast<size_t>(sequence_length));
   keys_.resize(static_cast<size_t>(tokens_));
 }
 
 BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views, Half half) {
   const auto tokens = std::ssize(views.ids);
-  const auto expected = batch_fields(tokens, documents_).in_order();
+  const int64_t axes = tokens > 0 ? std::ssize(views.positions) / tokens : 1;
+  const auto expected = batch_fields(tokens, documents_, axes).in_order();
   const auto size = [](const auto& view) { return std::ssize(view); };
   const bool sized = tokens <= tokens_ && std::ranges::equal(views.map(size, size).in_order(), expected,
                                                              [](auto count, const ArrayField& field) {
@@ -48,7 +51,9 @@ BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank,
                 [&](const DocumentSpan& document) { add_document(document, views, counts); });
   }
   fill_rest(views.ids, counts.tokens, 0);
-  fill_rest(views.positions, counts.tokens, 0);
+  for (int64_t axis = 0; axis < axes; ++axis)
+    fill_rest(views.positions.subspan(static_cast<size_t>(axis * tokens), static_cast<size_t>(tokens)), counts.tokens,
+              0);
   fill_rest(views.documents, counts.documents, static_cast<int32_t>(counts.tokens));
   fill_rest(views.loss_rows, counts.loss_rows, -1);
   fill_rest(views.loss_targets, counts.loss_rows, 0);
@@ -67,20 +72,38 @@ void Batcher::add_document(const DocumentSpan& document, const BatchViews& views
   views.documents[static_cast<size_t>(counts.documents++)] = static_cast<int32_t>(start);
   for (size_t i = 0; i < length; ++i) {
     views.ids[start + i] = ids[i];
-    views.positions[start + i] = static_cast<int32_t>(i);
     if (i == 0 || labels[i] == kNoLabel) continue;
     const auto row = static_cast<size_t>(counts.loss_rows++);
     views.loss_rows[row] = static_cast<int32_t>(start + i - 1);
     views.loss_targets[row] = labels[i];
     views.loss_weights[row] = 1;
   }
+  place_tokens(document, counts.tokens, views);
   counts.tokens += static_cast<int64_t>(length);
 }
 
+// Writes the positions of a document's tokens, of which `start` is the first in the batch, and notes whose rows a tower
+// makes.
+void Batcher::place_tokens(const DocumentSpan& document, int64_t start, const BatchViews& views) {
+  const auto begin = static_cast<size_t>(start), length = size_t{document.length};
+  std::fill_n(replaced_.begin() + start, document.length, false);
+  images_.clear();
+  for (const DatasetView& view : dataset_.views(document.sample)) {
+    if (view.begin < document.begin || view.begin + view.tokens > document.begin + document.length) continue;
+    const int64_t first = view.begin - document.begin;
+    images_.push_back({first, view.rows / tower_.merge, view.columns / tower_.merge});
+    std::fill_n(replaced_.begin() + start + first, view.tokens, true);
+  }
+  if (views.positions.size() > views.ids.size())
+    return write_positions(views.positions, std::ssize(views.ids), start, document.length, images_);
+  for (size_t i = 0; i < length; ++i) views.positions[begin + i] = static_cast<int32_t>(i);
+}
+
 void Batcher::sort_tokens(const BatchViews& views, BatchCounts& counts) {
-  const auto tokens = static_cast<size_t>(counts.tokens);
-  for (size_t t = 0; t < tokens; ++t) keys_[t] = uint64_t{static_cast<uint32_t>(views.ids[t])} << 32 | t;
-  std::sort(keys_.begin(), keys_.begin() + counts.tokens);
+  size_t tokens = 0;
+  for (size_t t = 0; t < static_cast<size_t>(counts.tokens); ++t)
+    if (!replaced_[t]) keys_[tokens++] = uint64_t{static_cast<uint32_t>(views.ids[t])} << 32 | t;
+  std::sort(keys_.begin(), keys_.begin() + static_cast<std::ptrdiff_t>(tokens));
   for (size_t k = 0; k < tokens; ++k) {
     const auto id = static_cast<int32_t>(keys_[k] >> 32);
     views.token_order[k] = static_cast<int32_t>(keys_[k] & UINT32_MAX);
@@ -88,7 +111,7 @@ void Batcher::sort_tokens(const BatchViews& views, BatchCounts& counts) {
     views.segment_starts[static_cast<size_t>(counts.segments)] = static_cast<int32_t>(k);
     views.segment_ids[static_cast<size_t>(counts.segments++)] = id;
   }
-  fill_rest(views.token_order, counts.tokens, 0);
+  fill_rest(views.token_order, static_cast<int64_t>(tokens), 0);
   fill_rest(views.segment_starts, counts.segments, static_cast<int32_t>(tokens));
   fill_rest(views.segment_ids, counts.segments, 0);
 }

@@ -202,6 +202,7 @@ void Dataset::add(const Sample& sample, std::string_view place) {
   starts_.push_back(ids_.size());
   if (sample.second > 0) seconds_.push_back(sample.second);
   if (sample.value) values_.push_back(*sample.value);
+  images_.add(static_cast<uint32_t>(samples() - 1), sample);
   const auto samples_now = static_cast<size_t>(samples());
   check(sample.second < sample.ids.size() && (seconds_.empty() || seconds_.size() == samples_now) &&
             (values_.empty() || values_.size() == samples_now),
@@ -209,13 +210,22 @@ void Dataset::add(const Sample& sample, std::string_view place) {
 }
 
 uint64_t Dataset::growth(const Sample& sample) const {
-  const auto grown = [](const auto& values, uint64_t more) -> uint64_t {
-    const uint64_t needed = values.size() + more, capacity = values.capacity();
-    return needed <= capacity ? 0 : std::max(needed, 2 * capacity) * sizeof(values[0]);
-  };
   const uint64_t tokens = sample.ids.size();
-  return grown(ids_, tokens) + grown(has_label_, tokens / 64 + 1) + grown(starts_, 1) + grown(other_labels_, tokens) +
-         grown(seconds_, 1) + grown(values_, 1);
+  return growth_of(ids_, tokens) + growth_of(has_label_, tokens / 64 + 1) + growth_of(starts_, 1) +
+         growth_of(other_labels_, tokens) + growth_of(seconds_, 1) + growth_of(values_, 1) + images_.growth(sample);
+}
+
+int64_t Dataset::patches(int64_t sample, int64_t begin, int64_t end) const {
+  int64_t patches = 0;
+  for (const DatasetView& view : views(sample))
+    if (view.begin >= begin && int64_t{view.begin} + view.tokens <= end) patches += view.patches();
+  return patches;
+}
+
+int64_t Dataset::end_before_image(int64_t sample, int64_t end) const {
+  for (const DatasetImage& image : images(sample))
+    if (image.begin < end && end < image.end) return image.begin;
+  return end;
 }
 
 std::span<const int32_t> Dataset::ids(int64_t sample) const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/heartbeat.h"
+#include "data/dataset_images.h"
 #include "data/records.h"
 #include "data/shapes.h"
 #include "data/thinking.h"
@@ -49,8 +50,10 @@ struct DataOptions {
   Thinking thinking = Thinking::Keep;  // Last only where only replies carry loss
   std::optional<int64_t> max_samples;  // the most records read of each file, from its beginning
   TextSplit text_split = TextSplit::Document;
-  int64_t vocabulary = 0;  // ids must lie below it
-  Heartbeat heartbeat{};   // called for each lot of samples
+  int64_t vocabulary = 0;              // ids must lie below it
+  std::optional<ImageInput> images{};  // nothing: the model takes none, and records with images are refused
+  std::filesystem::path image_dir{};   // where relative paths of images begin; empty: at the file's folder
+  Heartbeat heartbeat{};               // called for each lot of samples
   // Called before this many more bytes are taken to hold samples; throws if there is no room for them.
   std::function<void(uint64_t bytes)> take{};
   // Called with a line for each thing that was settled by looking at a file, or passed over in it or its records.
@@ -87,7 +90,8 @@ RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encod
                             const std::function<void(const Sample&, const std::string& place)>& visit);
 
 // Holds all samples of a data set. A token takes four bytes and a bit; a label that differs from its token, which only
-// token files have, sixteen bytes more.
+// token files have, sixteen bytes more. An image takes about as many as its path and its place in messages, and as its
+// file if the record holds that.
 class Dataset {
  public:
   // Adds a sample. Throws UserError if it has 2^32 tokens or more; `place` says for messages where it comes from.
@@ -106,6 +110,17 @@ class Dataset {
   void labels(int64_t sample, int64_t begin, std::span<int32_t> out) const;
   // Returns how many of the tokens [begin, end) have a label. Reads one bit a token.
   int64_t loss_tokens(int64_t sample, int64_t begin, int64_t end) const;
+  bool has_images() const { return !images_.empty(); }
+  // Return those of a sample, in the order of its tokens.
+  std::span<const DatasetImage> images(int64_t sample) const { return images_.images(sample); }
+  std::span<const DatasetView> views(int64_t sample) const { return images_.views(sample); }
+  // Returns how many patches the views within the tokens [begin, end) of a sample have.
+  int64_t patches(int64_t sample, int64_t begin, int64_t end) const;
+  // Returns the end of tokens of a sample that are to end at `end`: that, or, if an image lies on both sides of it,
+  // where that image begins.
+  int64_t end_before_image(int64_t sample, int64_t end) const;
+  // Returns what all images are called and where their files are.
+  const DatasetImages& all_images() const { return images_; }
   // Returns whether every sample is two documents.
   bool has_pairs() const { return !seconds_.empty(); }
   // Returns where the second document of a pair begins; 0 if samples are one document.
@@ -123,6 +138,7 @@ class Dataset {
   std::vector<uint32_t> seconds_;    // by sample: where its second document begins; empty: samples are one document
   std::vector<float> values_;        // by sample; empty: they have none
   RecordKinds kinds_;
+  DatasetImages images_;
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
 };
 

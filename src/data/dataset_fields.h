@@ -4,6 +4,7 @@
 
 #include "base/fields.h"
 #include "data/dataset.h"
+#include "image/processor_fields.h"
 
 namespace snug {
 
@@ -45,11 +46,35 @@ void visit_fields(R& format, Visit&& visit) {
   visit("chat", chat);
 }
 
-// Leaves out the files, whose contents count and not their names, and what is called while they are read.
+template <RecordOf<ImageMarkup> R, class Visit>
+void visit_fields(R& markup, Visit&& visit) {
+  auto& [pad, begin, end, slices_begin, slices_end, between_rows, behind_unmarked, between_parts, around_named] =
+      markup;
+  visit("pad", pad);
+  visit("begin", begin);
+  visit("end", end);
+  visit("slices_begin", slices_begin);
+  visit("slices_end", slices_end);
+  visit("between_rows", between_rows);
+  visit("behind_unmarked", behind_unmarked);
+  visit("between_parts", between_parts);
+  visit("around_named", around_named);
+}
+
+template <RecordOf<ImageInput> R, class Visit>
+void visit_fields(R& input, Visit&& visit) {
+  auto& [processor, markup, pad_token] = input;
+  visit("processor", processor);
+  visit("markup", markup);
+  visit("pad_token", pad_token);
+}
+
+// Leaves out the files, whose contents count and not their names (but for data that may have images, for
+// which dataset_key() adds them), and what is called while they are read.
 template <RecordOf<DataOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [files, format, shape, prompt_format, train_on, thinking, max_samples, text_split, vocabulary, heartbeat, take,
-         note] = options;
+  auto& [files, format, shape, prompt_format, train_on, thinking, max_samples, text_split, vocabulary, images,
+         image_dir, heartbeat, take, note] = options;
   visit("format", format);
   visit("shape", shape);
   visit("prompt_format", prompt_format);
@@ -58,6 +83,8 @@ void visit_fields(R& options, Visit&& visit) {
   visit("max_samples", max_samples);
   visit("text_split", text_split);
   visit("vocabulary", vocabulary);
+  visit("images", images);
+  visit("image_dir", image_dir);
 }
 
 }  // namespace snug

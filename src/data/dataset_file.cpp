@@ -97,6 +97,8 @@ class DatasetFile::Reader {
     read(std::span(&expected, 1));
     require(sum == expected, "another checksum");
     require_samples(content.dataset);
+    require_images(content.dataset);
+    if (content.dataset.all_images().state() != header.image_state) return std::nullopt;
     return content;
   }
 
@@ -136,6 +138,10 @@ class DatasetFile::Reader {
     hold(header.seconds, sizeof(uint32_t), sizeof(uint32_t));
     hold(header.values, sizeof(float), sizeof(float));
     hold(header.other_labels, sizeof(uint64_t) + sizeof(int32_t), sizeof(OtherLabel));
+    hold(header.samples_with_images, sizeof(DatasetImages::Owner), sizeof(DatasetImages::Owner));
+    hold(header.images, sizeof(DatasetImage), sizeof(DatasetImage));
+    hold(header.views, sizeof(DatasetView), sizeof(DatasetView));
+    hold(header.image_text, 1, 1);
     require(left_ == 0, "more bytes than its sizes say");
     const auto all_or_none = [&](uint64_t count) { return count == 0 || count == header.samples; };
     require(header.samples > 0 && header.kinds <= (kConversations | kTexts) && all_or_none(header.seconds) &&
@@ -178,6 +184,15 @@ class DatasetFile::Reader {
     dataset.other_labels_.resize(header.other_labels);
     read_column(dataset.other_labels_, &OtherLabel::first);
     read_column(dataset.other_labels_, &OtherLabel::second);
+    DatasetImages& images = dataset.images_;
+    images.owners_.resize(header.samples_with_images);
+    read(std::span(images.owners_));
+    images.images_.resize(header.images);
+    read(std::span(images.images_));
+    images.views_.resize(header.views);
+    read(std::span(images.views_));
+    images.text_.resize(header.image_text);
+    read(std::span(images.text_));
   }
 
   template <class T>
@@ -217,6 +232,56 @@ class DatasetFile::Reader {
     }
   }
 
+  void require_images(const Dataset& dataset) const {
+    const DatasetImages& images = dataset.images_;
+    uint64_t next_image = 0, next_view = 0, next_sample = 0;
+    for (const DatasetImages::Owner& owner : images.owners_) {
+      require(owner.sample >= next_sample && owner.sample < static_cast<uint64_t>(dataset.samples()) &&
+                  owner.images == next_image && owner.views == next_view && owner.image_count > 0 &&
+                  owner.image_count <= images.images_.size() - next_image &&
+                  owner.view_count <= images.views_.size() - next_view && owner.unused == 0,
+              "images of no sample");
+      require_images(dataset, owner.sample);
+      next_image += owner.image_count;
+      next_view += owner.view_count;
+      next_sample = uint64_t{owner.sample} + 1;
+    }
+    require(next_image == images.images_.size() && next_view == images.views_.size(), "images of no sample");
+    uint64_t text = 0;
+    for (const DatasetImage& image : images.images_) {
+      const uint64_t names = uint64_t{image.source_bytes} + image.path_bytes, left = images.text_.size() - text;
+      require(image.text == text && names <= left && image.held_bytes <= left - names &&
+                  (image.path_bytes == 0) == (image.held_bytes > 0),
+              "an image without a place");
+      text += names + image.held_bytes;
+    }
+    require(text == images.text_.size(), "more text than images have");
+  }
+
+  // Checks the images of one sample: they follow each other within its tokens, and their views within theirs.
+  void require_images(const Dataset& dataset, int64_t sample) const {
+    constexpr uint32_t kMostSide = uint32_t{1} << 24;  // patches
+    const std::span<const DatasetImage> images = dataset.images(sample);
+    uint64_t next = 0;
+    for (const DatasetImage& image : images) {
+      require(image.begin >= next && image.begin < image.end &&
+                  image.end <= static_cast<uint64_t>(dataset.length(sample)) && image.width > 0 && image.height > 0,
+              "an image beyond its sample");
+      next = image.end;
+    }
+    next = 0;
+    uint32_t last = 0;
+    for (const DatasetView& view : dataset.views(sample)) {
+      require(view.image < images.size() && view.image >= last && view.begin >= next &&
+                  view.begin >= images[view.image].begin && view.tokens > 0 &&
+                  uint64_t{view.begin} + view.tokens <= images[view.image].end && view.rows > 0 && view.columns > 0 &&
+                  view.rows < kMostSide && view.columns < kMostSide,
+              "a view beyond its image");
+      last = view.image;
+      next = uint64_t{view.begin} + view.tokens;
+    }
+  }
+
   File file_;
   const DataOptions& options_;
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
@@ -224,10 +289,13 @@ class DatasetFile::Reader {
 };
 
 uint64_t DatasetFile::bytes(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key) {
+  const DatasetImages& images = dataset.images_;
   return sizeof(DatasetHeader) + key.size() + bytes_of(notes) + dataset.ids_.size() * sizeof(int32_t) +
          (dataset.has_label_.size() + dataset.starts_.size() - 1) * sizeof(uint64_t) +
          dataset.seconds_.size() * sizeof(uint32_t) + dataset.values_.size() * sizeof(float) +
-         dataset.other_labels_.size() * (sizeof(uint64_t) + sizeof(int32_t)) + sizeof(uint64_t);
+         dataset.other_labels_.size() * (sizeof(uint64_t) + sizeof(int32_t)) +
+         images.owners_.size() * sizeof(DatasetImages::Owner) + images.images_.size() * sizeof(DatasetImage) +
+         images.views_.size() * sizeof(DatasetView) + images.text_.size() + sizeof(uint64_t);
 }
 
 void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key, File& file,
@@ -243,6 +311,12 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   header.other_labels = dataset.other_labels_.size();
   header.seconds = dataset.seconds_.size();
   header.values = dataset.values_.size();
+  const DatasetImages& images = dataset.images_;
+  header.samples_with_images = images.owners_.size();
+  header.images = images.images_.size();
+  header.views = images.views_.size();
+  header.image_text = images.text_.size();
+  header.image_state = images.state();
   out.add_one(header);
   out.add(std::span(key));
   for (const DatasetNote& note : notes) {
@@ -257,6 +331,10 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   out.add(std::span(dataset.values_));
   out.add_column(dataset.other_labels_, &OtherLabel::first);
   out.add_column(dataset.other_labels_, &OtherLabel::second);
+  out.add(std::span(images.owners_));
+  out.add(std::span(images.images_));
+  out.add(std::span(images.views_));
+  out.add(std::span(images.text_));
   out.add_checksum();
 }
 

@@ -23,6 +23,12 @@ int64_t counted_labels(const Dataset& dataset, const DocumentSpan& document) {
   return dataset.loss_tokens(document.sample, int64_t{document.begin} + 1, int64_t{document.begin} + document.length);
 }
 
+int64_t patches_of(const Dataset& dataset, const DocumentSpan& document) {
+  return dataset.has_images()
+             ? dataset.patches(document.sample, document.begin, int64_t{document.begin} + document.length)
+             : 0;
+}
+
 LongSamples long_samples_from_name(std::string_view name) {
   if (name == "cut") return LongSamples::Cut;
   if (name == "split") return LongSamples::Split;
@@ -62,12 +68,15 @@ template <class Visit>
 int64_t Packer::for_each_document(uint32_t sample, Visit&& visit) const {
   const int64_t length = dataset_.length(sample), limit = options_.sequence_length;
   if (length > limit && options_.long_samples == LongSamples::Drop) return 0;
-  const int64_t kept = options_.long_samples == LongSamples::Split ? length : std::min(length, limit);
-  for (int64_t begin = 0; begin < kept; begin += limit) {
-    const DocumentSpan d{sample, static_cast<uint32_t>(begin), static_cast<uint32_t>(std::min(limit, kept - begin))};
+  int64_t begin = 0;
+  do {
+    const int64_t end = dataset_.end_before_image(sample, std::min(begin + limit, length));
+    if (end <= begin) break;
+    const DocumentSpan d{sample, static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin)};
     if (counted_labels(dataset_, d) > 0) visit(d);
-  }
-  return kept;
+    begin = end;
+  } while (begin < length && options_.long_samples == LongSamples::Split);
+  return begin;
 }
 
 // Returns the two documents that the options leave of a pair; nothing where one has no token that carries loss, or
@@ -103,6 +112,8 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
     user_error("{}: no sample is left with a token that carries loss: {}", options_.name,
                left_out_text(report_, options_));
   }
+  check(options_.patches == 0 || most_patches_ <= options_.patches, "room for {} patches, a document has {}",
+        options_.patches, most_patches_);
   if (report_.documents >= int64_t{UINT32_MAX})
     user_error("{}: found {} documents, expected less than 2^32 - 1", options_.name, report_.documents);
   const auto documents = static_cast<size_t>(report_.documents);
@@ -146,6 +157,7 @@ bool Packer::examine(uint32_t sample) {
     ++report_.documents;
     report_.tokens += d.length;
     report_.loss_tokens += counted_labels(dataset_, d);
+    most_patches_ = std::max(most_patches_, patches_of(dataset_, d));
   });
   report_.long_samples += length > options_.sequence_length;
   report_.lost_tokens += length - left;
@@ -193,11 +205,12 @@ void Packer::pack(int64_t epoch, Visit&& visit) {
     if (i % (1 << 20) == 0) call(options_.heartbeat);
     if (dataset_.has_pairs()) {
       const std::array<DocumentSpan, 2> halves = pair_of(order_[i]).value();
-      const uint32_t block = options_.apart ? place(std::max(halves[0].length, halves[1].length), 1)
-                                            : place(int64_t{halves[0].length} + halves[1].length, 2);
+      const uint32_t block = options_.apart ? place(std::max(halves[0].length, halves[1].length), 1, 0)
+                                            : place(int64_t{halves[0].length} + halves[1].length, 2, 0);
       for (const DocumentSpan& half : halves) visit(half, block);
     } else {
-      for_each_document(order_[i], [&](const DocumentSpan& d) { visit(d, place(d.length, 1)); });
+      for_each_document(order_[i],
+                        [&](const DocumentSpan& d) { visit(d, place(d.length, 1, patches_of(dataset_, d))); });
     }
   }
 }
@@ -225,11 +238,11 @@ void Packer::build(int64_t epoch, EpochBlocks& out) {
   for (size_t i = 0; i < placed_.size(); ++i) out.documents[out.starts[block_of_[i] + 1]++] = placed_[i];
 }
 
-// Returns the block for the next documents, which have `length` tokens together.
-uint32_t Packer::place(int64_t length, int64_t documents) {
+// Returns the block for the next documents, which have `length` tokens and so many patches together.
+uint32_t Packer::place(int64_t length, int64_t documents, int64_t patches) {
   if (!options_.packing) return opened_++;
   auto block = std::find_if(open_.begin(), open_.end(), [&](const OpenBlock& b) {
-    return b.free_tokens >= length && b.free_documents >= documents;
+    return b.free_tokens >= length && b.free_documents >= documents && b.free_patches >= patches;
   });
   if (block == open_.end()) {
     if (open_.size() == kOpenBlocks) {
@@ -237,12 +250,14 @@ uint32_t Packer::place(int64_t length, int64_t documents) {
         return a.free_tokens < b.free_tokens;
       }));
     }
-    open_.push_back({opened_++, options_.sequence_length, max_documents(1, options_.sequence_length)});
+    open_.push_back({opened_++, options_.sequence_length, max_documents(1, options_.sequence_length),
+                     options_.patches > 0 ? options_.patches : INT64_MAX});
     block = std::prev(open_.end());
   }
   const uint32_t number = block->number;
   block->free_tokens -= length;
   block->free_documents -= documents;
+  block->free_patches -= patches;
   if (block->free_documents == 0 || block->free_tokens == 0) open_.erase(block);
   return number;
 }
@@ -346,6 +361,17 @@ int64_t BlockStream::pass_tokens(int64_t pass, Half half) const {
     for (int64_t i = 0; i < shape_.micro_batch; i++)
       for_each_of(block(pass, rank, i), half, [&](const DocumentSpan& document) { tokens += document.length; });
     most = std::max(most, tokens);
+  }
+  return most;
+}
+
+int64_t BlockStream::pass_patches(int64_t pass) const {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < shape_.ranks; rank++) {
+    int64_t patches = 0;
+    for (int64_t i = 0; i < shape_.micro_batch; i++)
+      for (const DocumentSpan& document : block(pass, rank, i)) patches += patches_of(dataset_, document);
+    most = std::max(most, patches);
   }
   return most;
 }

@@ -17,8 +17,9 @@
 namespace snug {
 
 // Says what becomes of a sample that is longer than a block: its head is kept; it becomes several documents, each as
-// long as a block but the last; it is left out. Of a pair that is cut, both documents lose equally many tokens of their
-// prompt's beginning, and one whose prompt is too short for that is left out; pairs are not split.
+// long as a block but the last; it is left out. A document never ends within an image, but before it: what follows an
+// image for which no block is long enough is left out. Of a pair that is cut, both documents lose equally many tokens
+// of their prompt's beginning, and one whose prompt is too short for that is left out; pairs are not split.
 enum class LongSamples { Cut, Split, Drop };
 
 // Returns the value of "cut", "split" or "drop"; throws UserError for another name.
@@ -32,6 +33,7 @@ struct PackingOptions {
   bool shuffle = true;  // a new order each epoch; false: file order
   // The two documents of a pair are never in one pass: a block has room for the first ones, and for the second ones.
   bool apart = false;
+  int64_t patches = 0;  // of images, the most of a block; 0: any number
   uint64_t seed = 42;
   Heartbeat heartbeat{};           // called for each epoch that is packed, and for each million of its samples
   std::string_view name = "data";  // the option that named the samples, for messages
@@ -51,6 +53,9 @@ size_t half_of(const Dataset& dataset, const DocumentSpan& document);
 
 // Returns how many of a document's tokens have a label that counts: the first of a document has none.
 int64_t counted_labels(const Dataset& dataset, const DocumentSpan& document);
+
+// Returns how many patches the images of a document have.
+int64_t patches_of(const Dataset& dataset, const DocumentSpan& document);
 
 // Calls visit(DocumentSpan) for those of a block: they alternate, the first of a pair before the second.
 template <class Visit>
@@ -97,10 +102,10 @@ struct EpochBlocks {
 // Samples of which something is left come in the order of the epoch: a permutation by Fisher and Yates with
 // Random(seed, DataOrder, epoch), or file order. Without packing each document is a block. With packing up to 64 blocks
 // are open at a time; a document goes into the first of them, in the order in which they were opened, that has room for
-// all of it; max_documents(1, sequence_length) documents close a block. Where none has room, a new one is opened, and
-// if 64 are open the fullest (the first of equals) is closed before. Blocks are numbered as they are opened. So a
-// document is never split over blocks, and packed or not each keeps its tokens, positions and loss. The two documents
-// of a pair lie one after the other in one block.
+// all of it and for the patches of its images; max_documents(1, sequence_length) documents close a block. Where none
+// has room, a new one is opened, and if 64 are open the fullest (the first of equals) is closed before. Blocks are
+// numbered as they are opened. So a document is never split over blocks, and packed or not each keeps its tokens,
+// positions and loss. The two documents of a pair lie one after the other in one block.
 class Packer {
  public:
   // `selection` holds the samples that take part, in file order. Throws UserError that says why if no document with a
@@ -110,6 +115,8 @@ class Packer {
   const PackingReport& report() const { return report_; }
   // Returns whether the two documents of a pair are never in one pass; false where samples are no pairs.
   bool apart() const { return options_.apart; }
+  // Returns the most patches of a document; 0 if there are no images.
+  int64_t most_patches() const { return most_patches_; }
   // Returns the number of blocks of an epoch. It packs the epoch if epochs differ, without placing tokens.
   int64_t count(int64_t epoch);
   // Returns whether all epochs have as many blocks.
@@ -127,7 +134,7 @@ class Packer {
  private:
   struct OpenBlock {
     uint32_t number;
-    int64_t free_tokens, free_documents;
+    int64_t free_tokens, free_documents, free_patches;
   };
 
   bool examine(uint32_t sample);
@@ -138,7 +145,7 @@ class Packer {
   // Puts the documents of an epoch into blocks, one after another, and calls visit(DocumentSpan, block).
   template <class Visit>
   void pack(int64_t epoch, Visit&& visit);
-  uint32_t place(int64_t length, int64_t documents);
+  uint32_t place(int64_t length, int64_t documents, int64_t patches);
 
   const Dataset& dataset_;
   PackingOptions options_;
@@ -147,6 +154,7 @@ class Packer {
   std::vector<DocumentSpan> placed_;  // scratch of build(): documents in the epoch's order
   std::vector<uint32_t> block_of_;    //   by document: its block
   std::vector<OpenBlock> open_;
+  int64_t most_patches_ = 0;
   uint32_t opened_ = 0;
 };
 
@@ -188,6 +196,8 @@ class BlockStream {
   std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
   // Returns the tokens in the documents of a pass, on the rank that has the most.
   int64_t pass_tokens(int64_t pass, Half half = Half::Both) const;
+  // Returns the patches of a pass's images, on the rank that has the most.
+  int64_t pass_patches(int64_t pass) const;
   // Returns whether the last block of an epoch is in the step.
   bool ends_epoch() const;
   // Return, over all passes and ranks and from the index alone, the tokens in documents, and those of them with a label

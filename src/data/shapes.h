@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "data/images.h"
 #include "format/chat_template.h"
 #include "format/json.h"
 #include "objective/objective.h"
@@ -72,8 +73,10 @@ struct Document {
 // Of a pair the chosen document comes first and the rejected one behind it.
 struct TokenSample {
   std::vector<int32_t> ids, labels;
-  uint32_t second = 0;           // of a pair: where its second document begins, not 0
-  std::optional<float> value{};  // of a pair: its margin; of a reply that is judged: 1 if it is desirable, else 0
+  uint32_t second = 0;                // of a pair: where its second document begins, not 0
+  std::optional<float> value{};       // of a pair: its margin; of a reply that is judged: 1 if it is desirable, else 0
+  std::vector<SampleImage> images{};  // in the order of their tokens
+  std::vector<DatasetView> views{};
 };
 constexpr int32_t kNoLabel = -100;
 

@@ -7,9 +7,7 @@ namespace snug {
 int64_t score_references(Session& session, StreamSource& source, StepObjective& objective) {
   int64_t scored = 0, pass = 0;
   Half part = Half::Both;
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
-    source.fill(pass, batch_views(views), runtime);
-  });
+  serve_batches(session, source, [&pass](int64_t) { return pass; });
   session.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     objective.take_references(pass, part, views[0]);
   });
@@ -21,7 +19,7 @@ int64_t score_references(Session& session, StreamSource& source, StepObjective& 
       if (objective.knows(pass)) continue;
       for (const Half half : objective.parts()) {
         source.choose(part = half);
-        session.run(Task::Score, {}, session.spec().cut.shape_for(source.pass_tokens(pass)));
+        session.run(Task::Score, {}, source.shape_of(session.spec().cut, pass));
         scored++;
       }
     }

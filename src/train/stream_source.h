@@ -2,27 +2,42 @@
 #pragma once
 
 #include "data/batcher.h"
+#include "data/image_rows.h"
 #include "train/trainer.h"
 
 namespace snug {
 
+// Says how the images of a data set become the arrays of a pass.
+struct ImageBatches {
+  ImageProcessor processor;
+  TowerShape tower;
+  ImageRowsOptions rows;
+};
+
 class StreamSource : public BatchSource {
  public:
-  // Makes the batches of one rank. The data set must outlive the source.
+  // Makes the batches of one rank. The data set must outlive the source. Without `images` it has none.
   StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
-               const StepShape& shape, const RunLength& length, int rank);
+               const StepShape& shape, const RunLength& length, int rank,
+               const std::optional<ImageBatches>& images = std::nullopt);
 
   Step begin_step(int64_t step) override;
   int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass, half_); }
+  int64_t pass_patches(int64_t pass) const override { return stream_.pass_patches(pass); }
   void choose(Half half) override { half_ = half; }
   void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) override;
+  void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) override;
   const BlockStream& stream() const { return stream_; }
 
  private:
+  const Dataset& dataset_;
   BlockStream stream_;
+  std::optional<ImageBatches> images_;
+  std::optional<PassRows> rows_;
   Batcher batcher_;
   int rank_;
   Half half_ = Half::Both;
+  std::vector<float> numbers_;  // scratch: patches as their images have them
 };
 
 }  // namespace snug

@@ -46,12 +46,21 @@ std::string preferences_text(const NamedNumbers& metrics, const std::string& pre
 
 }  // namespace
 
+void serve_batches(Session& session, BatchSource& source, std::function<int64_t(int64_t index)> pass_of) {
+  session.on(HostJob::FillBatch,
+             [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
+               source.fill(pass_of(task.index), batch_views(views), runtime);
+             });
+  session.on(HostJob::FillImages,
+             [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
+               source.fill_images(pass_of(task.index), image_views(views), runtime);
+             });
+}
+
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective) {
   EvaluationResult result;
   double sum = 0;
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
-    source.fill(0, batch_views(views), runtime);
-  });
+  serve_batches(session, source, [](int64_t) { return 0; });
   session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const float* by_rank = views[0].as<float>();
     for (int64_t i = 0; i < views[0].count(); i++) sum += static_cast<double>(by_rank[i]);
@@ -69,7 +78,7 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes,
       result.tokens += learnt ? counts.tokens : 0;
       result.loss_tokens += learnt ? counts.loss_tokens : 0;
       result.samples += learnt ? counts.samples : 0;
-      session.run(Task::Evaluate, {}, session.spec().cut.shape_for(source.pass_tokens(0)));
+      session.run(Task::Evaluate, {}, source.shape_of(session.spec().cut, 0));
     }
   }
   check(result.loss_tokens > 0, "an evaluation without loss tokens");
@@ -228,17 +237,14 @@ void Trainer::do_step(int64_t number) {
 // Scores the documents of the step by which those that are learnt from are weighed.
 void Trainer::score_others(const RuntimeScalars& runtime) {
   int64_t pass = 0;
-  session_.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& counts) {
-    data_.fill(pass, batch_views(views), counts);
-  });
+  serve_batches(session_, data_, [&pass](int64_t) { return pass; });
   session_.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     options_.objective->add_others(pass, views[0]);
   });
   data_.choose(Half::Second);
   const Cut& cut = session_.spec().cut;
   for (; pass < cut.passes; pass++)
-    if (const int64_t tokens = data_.pass_tokens(pass); tokens > 0)
-      session_.run(Task::Evaluate, runtime, cut.shape_for(tokens));
+    if (data_.pass_tokens(pass) > 0) session_.run(Task::Evaluate, runtime, data_.shape_of(cut, pass));
 }
 
 void Trainer::run_passes(const RuntimeScalars& runtime) {
@@ -253,18 +259,20 @@ void Trainer::run_passes(const RuntimeScalars& runtime) {
                                    numbers_of<float>(views[2]));
                 });
   }
-  session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& counts) {
-    data_.fill(first + task.index, batch_views(views), counts);
-  });
+  serve_batches(session_, data_, [&first](int64_t index) { return first + index; });
   const Cut& cut = session_.spec().cut;
-  std::vector<int64_t> tokens;
-  for (int64_t pass = 0; pass < cut.passes; pass++) tokens.push_back(data_.pass_tokens(pass));
   const std::vector<Task>& tasks = session_.compiled().passes;
-  if (tasks.size() == 1) return session_.run(tasks[0], runtime, cut.shape_for(*std::ranges::max_element(tokens)));
+  if (tasks.size() == 1) {
+    int64_t tokens = 0, patches = 0;
+    for (int64_t pass = 0; pass < cut.passes; pass++) {
+      tokens = std::max(tokens, data_.pass_tokens(pass));
+      patches = std::max(patches, data_.pass_patches(pass));
+    }
+    return session_.run(tasks[0], runtime, cut.shape_for(tokens, patches));
+  }
   for (const Task task : tasks) {
-    const int64_t count = tokens[static_cast<size_t>(first)];
     // A middle pass without tokens on any rank would only add zeros.
-    if (task != Task::Middle || count > 0) session_.run(task, runtime, cut.shape_for(count));
+    if (task != Task::Middle || data_.pass_tokens(first) > 0) session_.run(task, runtime, data_.shape_of(cut, first));
     first++;
   }
 }

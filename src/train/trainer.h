@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "data/image_layout.h"
 #include "tensor/batch.h"
 #include "tensor/step_scalars.h"
 #include "train/checkpoint.h"
@@ -29,11 +30,20 @@ class BatchSource {
   // Returns the tokens in the documents of a pass of the step begun last, on the rank that has the most: equal on all
   // ranks.
   virtual int64_t pass_tokens(int64_t pass) const = 0;
+  // Returns the patches of its images, on the rank that has the most: equal on all ranks.
+  virtual int64_t pass_patches(int64_t pass) const = 0;
   // Makes fill() and pass_tokens() speak of these documents of samples alone, until it is called again.
   virtual void choose(Half half) = 0;
   // Fills a batch for pass `pass` of the step begun last, and sets the counts in its scalars.
   virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) = 0;
+  virtual void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) = 0;
+
+  // Returns the shape of a pass.
+  int shape_of(const Cut& cut, int64_t pass) const { return cut.shape_for(pass_tokens(pass), pass_patches(pass)); }
 };
+
+// Makes the session's batches those of a source; `pass_of` returns which pass of the step a program's pass is.
+void serve_batches(Session& session, BatchSource& source, std::function<int64_t(int64_t index)> pass_of);
 
 // Says how often something is done: every number of steps or seconds, or with each epoch's last step; if none is set,
 // not before the end.

@@ -1,0 +1,78 @@
+#include "data/dataset_images.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "data/shapes.h"
+#include "image/image_queue.h"
+
+namespace snug {
+
+void DatasetImages::add(uint32_t number, const TokenSample& sample) {
+  if (sample.images.empty()) return;
+  check(owners_.empty() || owners_.back().sample < number, "images of sample {} behind later ones", number);
+  owners_.push_back({images_.size(), views_.size(), number, static_cast<uint32_t>(sample.images.size()),
+                     static_cast<uint32_t>(sample.views.size()), 0});
+  for (const SampleImage& image : sample.images) {
+    images_.push_back({text_.size(), image.bytes.size(), static_cast<uint32_t>(image.source.size()),
+                       static_cast<uint32_t>(image.path.size()), image.width, image.height, image.begin, image.end});
+    for (const std::string* text : {&image.source, &image.path, &image.bytes})
+      text_.insert(text_.end(), text->begin(), text->end());
+  }
+  views_.insert(views_.end(), sample.views.begin(), sample.views.end());
+}
+
+uint64_t DatasetImages::growth(const TokenSample& sample) const {
+  if (sample.images.empty()) return 0;
+  uint64_t text = 0;
+  for (const SampleImage& image : sample.images) text += image.source.size() + image.path.size() + image.bytes.size();
+  return growth_of(owners_, 1) + growth_of(images_, sample.images.size()) + growth_of(views_, sample.views.size()) +
+         growth_of(text_, text);
+}
+
+const DatasetImages::Owner* DatasetImages::owner(int64_t sample) const {
+  const auto found = std::ranges::lower_bound(owners_, sample, {}, &Owner::sample);
+  return found != owners_.end() && found->sample == sample ? &*found : nullptr;
+}
+
+std::span<const DatasetImage> DatasetImages::images(int64_t sample) const {
+  const Owner* const found = owner(sample);
+  return found ? std::span(images_).subspan(found->images, found->image_count) : std::span<const DatasetImage>();
+}
+
+std::span<const DatasetView> DatasetImages::views(int64_t sample) const {
+  const Owner* const found = owner(sample);
+  return found ? std::span(views_).subspan(found->views, found->view_count) : std::span<const DatasetView>();
+}
+
+std::string_view DatasetImages::text(const DatasetImage& image, uint64_t begin, uint64_t count) const {
+  return {text_.data() + image.text + begin, count};
+}
+
+std::string_view DatasetImages::source(const DatasetImage& image) const { return text(image, 0, image.source_bytes); }
+
+ImageTask DatasetImages::task(const DatasetImage& image) const {
+  return {.source = std::string(source(image)),
+          .path = text(image, image.source_bytes, image.path_bytes),
+          .bytes = std::string(text(image, uint64_t{image.source_bytes} + image.path_bytes, image.held_bytes)),
+          .width = image.width,
+          .height = image.height};
+}
+
+uint64_t DatasetImages::state() const {
+  uint64_t state = 0;
+  for (const DatasetImage& image : images_) {
+    if (image.path_bytes == 0) continue;
+    const std::filesystem::path path = text(image, image.source_bytes, image.path_bytes);
+    std::error_code missing;
+    const uint64_t bytes = std::filesystem::file_size(path, missing);
+    const auto time = std::filesystem::last_write_time(path, missing).time_since_epoch().count();
+    const std::string now = fmt::format("{} {}", bytes, time);
+    state = hash_of(std::span<const char>(now), state);
+  }
+  return state;
+}
+
+}  // namespace snug
