@@ -6,7 +6,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kTokens = 40, kPatches = 112;  // of a block, and of the images of all samples
+constexpr int64_t kTokens = 40, kPatches = 68;  // of a block
 
 JobSpec vision_job(const std::string& model, const std::optional<std::string>& adapter = std::nullopt) {
   JobSpec spec = tiny_job("../vision/" + model, adapter, DType::F32);

@@ -98,6 +98,7 @@ PackingOptions packing_options(const Options& options, const Heartbeat& heartbea
           .packing = options.packing,
           .long_samples = long_samples_from_name(options.long_samples),
           .shuffle = options.shuffle,
+          .patches = options.block_patches,
           .apart = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores_others(),
           .seed = options.seed,
           .heartbeat = heartbeat};
@@ -184,9 +185,9 @@ std::vector<int> short_passes(double filled) {
 namespace {
 
 StreamSource in_file_order(const Dataset& dataset, const std::vector<uint32_t>& samples, PackingOptions packing,
-                           const StepShape& shape, int rank) {
+                           const StepShape& shape, int rank, const std::optional<ImageBatches>& images) {
   packing.shuffle = false;
-  return StreamSource(dataset, samples, packing, shape, {std::nullopt, 1}, rank);
+  return StreamSource(dataset, samples, packing, shape, {std::nullopt, 1}, rank, images);
 }
 
 }  // namespace
@@ -194,14 +195,15 @@ StreamSource in_file_order(const Dataset& dataset, const std::vector<uint32_t>& 
 StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
                                const Heartbeat& heartbeat) {
   return in_file_order(corpus.training, corpus.training_samples, packing_options(options, heartbeat),
-                       {1, ranks, micro_batch}, rank);
+                       {1, ranks, micro_batch}, rank, image_batches(corpus, options));
 }
 
 StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
                                const Heartbeat& heartbeat) {
   PackingOptions packing = packing_options(options, heartbeat);
   packing.name = "validation";
-  return in_file_order(corpus.validation(), corpus.validation_samples, packing, {1, ranks, micro_batch}, rank);
+  return in_file_order(corpus.validation(), corpus.validation_samples, packing, {1, ranks, micro_batch}, rank,
+                       image_batches(corpus, options));
 }
 
 }  // namespace snug

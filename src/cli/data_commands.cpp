@@ -14,6 +14,7 @@
 #include "cli/no_effect.h"
 #include "cli/objective.h"
 #include "cli/use.h"
+#include "cli/image_job.h"
 #include "model/model_config.h"
 
 namespace snug {
@@ -125,10 +126,11 @@ int plan_command(Options options, const CommandFlags& flags) {
   if (!options.data.empty()) {
     corpus = read_corpus(options, {});
     options.disk_taken = corpus.cache_bytes;
+    options.block_patches = block_patches(corpus, options);
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
-    notes = learning_notes(stream, read_model_config(options.model, options.family).spec, options);
+    notes = learning_notes(stream, model_config_of(options).spec, options);
     if (corpus.validates())
       std::ranges::move(
           evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),
@@ -136,6 +138,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   }
   JobSpec spec = make_job(options, Purpose::Train);
   if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
+  spec.cut.patches = patch_shapes(options, spec);
   const Planned planned =
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
@@ -231,6 +234,7 @@ int eval_command(Options options, const CommandFlags& flags) {
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   options.disk_taken = corpus.cache_bytes;
+  options.block_patches = block_patches(corpus, options);
   JobSpec spec = make_job(options, Purpose::Evaluate);
   if (spec.objective.has_reference() && options.adapter.empty())
     user_error(
@@ -240,6 +244,7 @@ int eval_command(Options options, const CommandFlags& flags) {
         options.objective);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
+  spec.cut.patches = patch_shapes(options, spec);
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
     say_lines(options_without_effect(options, {.draws_nothing = true}));

@@ -17,6 +17,7 @@
 #include "cli/text.h"
 #include "format/peft.h"
 #include "format/prompt_format.h"
+#include "cli/image_job.h"
 #include "model/model_config.h"
 #include "model/spec_fields.h"
 #include "plan/lowering/fingerprint.h"
@@ -33,7 +34,7 @@ constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20
 // Returns the base's configuration, with its own head if the model's files hold one that is not the embedding, whatever
 // config.json says. Reads both, as far as they are equal.
 ModelConfig base_config_of(const Options& options) {
-  ModelConfig config = read_model_config(options.model, options.family);
+  ModelConfig config = model_config_of(options);
   if (!config.spec.tied || options.init == "random" || !has_own_head(options.model, config.spec)) return config;
   config.spec.tied = false;
   config.notes.push_back(fmt::format(
@@ -45,7 +46,7 @@ ModelConfig base_config_of(const Options& options) {
 }  // namespace
 
 ModelTokens model_tokens(const Options& options) {
-  ModelConfig config = read_model_config(options.model, options.family);
+  ModelConfig config = model_config_of(options);
   if (!options.adapter.empty())
     fit_to_adapter(config.spec, open_adapter(options.adapter, config.spec.embedding, config.spec.head));
   return {config.spec.vocabulary, config.end_tokens};

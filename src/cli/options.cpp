@@ -293,6 +293,10 @@ std::vector<OptionSpec> rate_specs() {
   return {
       open_number_option("learning_rate", &O::learning_rate, 1e3,
                          "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for other objectives than sft"),
+      open_number_option("learning_rate_vision", &O::learning_rate_vision, 1e3,
+                         "of the tower that images go through (learning_rate)"),
+      open_number_option("learning_rate_projector", &O::learning_rate_projector, 1e3,
+                         "of what fits its rows to the text model (learning_rate)"),
       word_option(
           "schedule", &O::schedule,
           {"constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay"},
@@ -367,6 +371,12 @@ std::vector<OptionSpec> training_specs() {
       list_option("train_modules", &O::train_modules,
                   "modules that full trains, all else frozen, such as layers.28-31,norm,lm_head (all)"),
       list_option("freeze", &O::freeze, "modules that full does not train, such as embed_tokens,layers.0-15 (none)"),
+      bool_option("freeze_vision_tower", &O::freeze_vision_tower,
+                  "what images go through is not trained; with false, full trains it and lora gives it adapters (true)"),
+      bool_option("freeze_projector", &O::freeze_projector,
+                  "what fits its rows to the text model is not trained; with false it is, whole (true)"),
+      bool_option("freeze_language_model", &O::freeze_language_model,
+                  "with --method full: of a model of texts and images the text model is not trained (false)"),
       base_format_option(),
       word_option("compute", &O::compute, {"bf16", "fp32", "fp8"},
                   "format of products and activations; fp8: of linears' products (H100, H200), the rest in bf16; "

@@ -31,6 +31,7 @@ struct Options {
   // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
   uint64_t disk_taken = 0;  // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
+  int64_t block_patches = 0;  // the most of a block's images, or 0 without images; what read_corpus() has found, too
   std::string objective = "sft";
   std::vector<std::string> data, validation;
   std::string data_format = "auto";
@@ -55,6 +56,7 @@ struct Options {
   std::vector<std::string> modules_to_save;
   bool ensure_weight_tying = false;
   std::vector<std::string> train_modules, freeze;
+  bool freeze_vision_tower = true, freeze_projector = true, freeze_language_model = false;
   std::string compute = "bf16";
   std::optional<std::string> base_format;  // not given: as the model is stored, else the products' format
   std::string gradient_accumulator = "fp32";
@@ -64,6 +66,7 @@ struct Options {
   double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1;
 
   std::optional<double> learning_rate;  // not given: by method and objective
+  std::optional<double> learning_rate_vision, learning_rate_projector;  // not given: learning_rate
   std::string schedule = "cosine";
   std::optional<int64_t> warmup_steps;
   std::optional<double> warmup_ratio;  // not given: by schedule and steps

@@ -10,7 +10,9 @@
 #include "base/hash.h"
 #include "base/say.h"
 #include "cli/cache.h"
+#include "cli/image_job.h"
 #include "cli/launch.h"
+#include "cli/learning.h"
 #include "model/model_config.h"
 #include "model/multimodal.h"
 #include "train/initial_halves.h"
@@ -98,19 +100,31 @@ std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<s
   return result;
 }
 
-std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfig& adapter) {
+// Leaves out those of a tower, unless it has adapters, and of its projector, which is trained whole if it is.
+std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfig& adapter, bool tower = false) {
   std::vector<std::string> adapted;
-  for (const ParamSpec& param : full_parameters(model, false).params)
-    if (const std::string path = param.name.substr(0, param.name.rfind('.')); param.linear && target_of(adapter, path))
-      adapted.push_back(path);
+  for (const ParamSpec& param : full_parameters(model, false).params) {
+    const std::string path = param.name.substr(0, param.name.rfind('.'));
+    const bool left_out =
+        param.tower && (!tower || param.name.starts_with(model.tower.projector_prefix));
+    if (param.linear && !left_out && target_of(adapter, path)) adapted.push_back(path);
+  }
   return adapted;
 }
 
 // Names the adapted linears of a multimodal model by their paths: by their last names PEFT would find such of its
 // vision tower too.
-PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model) {
-  if (model.embedding.starts_with(kTextModelPrefix)) adapter.target_modules = adapted_linears(model, adapter);
+PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model, bool tower = false) {
+  if (model.embedding.starts_with(kTextModelPrefix)) adapter.target_modules = adapted_linears(model, adapter, tower);
   return adapter;
+}
+
+// Returns the names of linears that may have adapters.
+std::vector<std::string> all_linears(ModelSpec model, bool tower) {
+  if (!model.tower) return linear_names(model);
+  if (!tower) return linear_names(without_tower(std::move(model)));
+  model.layers.erase(model.layers.begin() + model.tower.layers - 1);  // the projector
+  return linear_names(model);
 }
 
 bool fits_any(const Pattern& pattern, const std::vector<std::string>& paths) {
@@ -175,13 +189,14 @@ void refuse_other_rules(Options options) {
 }  // namespace
 
 PeftConfig adapter_of(const Options& options) {
-  const ModelSpec model = read_model_config(options.model, options.family).spec;
+  const ModelSpec model = model_config_of(options).spec;
+  const bool tower = model.tower && !options.freeze_vision_tower;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
     PeftConfig adapter = plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
     adapter.modules_to_save = saved_names(model, adapter.modules_to_save, true);
     drop_vain_patterns(model, adapter);
-    return named_in_full(adapter, model);
+    return named_in_full(adapter, model, true);
   }
   PeftConfig config;
   config.rank = options.lora_rank;
@@ -190,17 +205,19 @@ PeftConfig adapter_of(const Options& options) {
   config.dora = options.lora_dora;
   config.dropout = options.lora_dropout;
   config.target_modules = options.lora_targets;
-  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names(model);
+  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = all_linears(model, tower);
   std::ranges::sort(config.target_modules);
   config.rank_pattern = parse_patterns<int64_t>(options.lora_rank_pattern, "lora_rank_pattern", 1, kMostRank);
   config.alpha_pattern = parse_patterns<double>(options.lora_alpha_pattern, "lora_alpha_pattern", 1e-6, kMostAlpha);
   if (!options.lora_layers.empty())
-    config.layers_to_transform = parse_layers(options.lora_layers, std::ssize(model.layers));
-  config.modules_to_save = saved_names(model, options.modules_to_save, false);
+    config.layers_to_transform = parse_layers(options.lora_layers, std::ssize(model.layers) - model.tower.layers);
+  std::vector<std::string> whole = options.modules_to_save;
+  if (model.tower && !options.freeze_projector) whole.push_back(module_of(model.tower.projector_prefix));
+  config.modules_to_save = saved_names(model, whole, false);
   config.ensure_weight_tying = options.ensure_weight_tying;
   config = plain_adapter(model, config, "lora_targets");
   refuse_vain_patterns(model, config);
-  return named_in_full(config, model);
+  return named_in_full(config, model, tower);
 }
 
 void take_adapter(Options& options, const PeftConfig& adapter) {
@@ -234,7 +251,20 @@ ParamRules rules_of(const Options& options) {
   if (options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   refuse_other_rules(options);
-  if (options.method == "full") return {.train = options.train_modules, .freeze = options.freeze};
+  const ModelSpec model = model_config_of(options).spec;
+  const double rate = learning_rate(options);
+  const auto share = [&](const std::optional<double>& of_part) { return rate > 0 ? of_part.value_or(rate) / rate : 1; };
+  ParamRules rules{.tower_rate = share(options.learning_rate_vision),
+                   .projector_rate = share(options.learning_rate_projector)};
+  if (options.method == "full") {
+    rules.train = options.train_modules;
+    rules.freeze = options.freeze;
+    std::ranges::copy(frozen_parts(options, model), std::back_inserter(rules.freeze));
+    return rules;
+  }
+  if (options.freeze_language_model)
+    user_error("freeze_language_model: found true, expected --method full beside it: lora leaves the model's own weights "
+               "as they are");
   if (options.lora_init != "default" && !options.adapter.empty())
     user_error("lora_init: found {}, expected nothing: --adapter {} says what the adapter begins with",
                options.lora_init, options.adapter);
@@ -246,7 +276,10 @@ ParamRules rules_of(const Options& options) {
   const LoraInit init = options.lora_init == "pissa"   ? LoraInit::Pissa
                         : options.lora_init == "olora" ? LoraInit::Olora
                                                        : LoraInit::Default;
-  return {.adapter = adapter_of(options), .init = init, .lora_plus_ratio = options.lora_plus_ratio};
+  rules.adapter = adapter_of(options);
+  rules.init = init;
+  rules.lora_plus_ratio = options.lora_plus_ratio;
+  return rules;
 }
 
 void fit_to_rules(ModelSpec& model, const ParamRules& rules) {

@@ -12,6 +12,7 @@
 #include "cli/interrupt.h"
 #include "cli/job.h"
 #include "cli/job_file.h"
+#include "cli/image_job.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"
@@ -317,7 +318,8 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   const bool reports = rank == 0;
   const Heartbeat heartbeat = heartbeat_of(comm);
   StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options, heartbeat),
-                    {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank);
+                    {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank,
+                    image_batches(run.corpus, options));
   std::optional<StreamSource> validation;
   if (run.corpus.validates()) {
     validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
@@ -433,10 +435,12 @@ int train_command(Options options, const CommandFlags& flags) {
   const Heartbeat heartbeat = heartbeat_of(comm.get());
   Corpus corpus = read_corpus(options, heartbeat);
   options.disk_taken = corpus.cache_bytes;
+  options.block_patches = block_patches(corpus, options);
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
+  spec.cut.patches = patch_shapes(options, spec);
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);

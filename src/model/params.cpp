@@ -315,6 +315,15 @@ class RuleBook {
   }
 
   ParamRule rule_of(const ParamSpec& param) const {
+    ParamRule rule = rule_within_part(param);
+    if (param.tower)
+      rule.rate *= param.name.find(model_.tower.projector_prefix) != std::string::npos ? rules_.projector_rate
+                                                                                        : rules_.tower_rate;
+    return rule;
+  }
+
+ private:
+  ParamRule rule_within_part(const ParamSpec& param) const {
     if (param.adapter) {
       const bool fast = param.name.ends_with(kLoraB) || param.name.ends_with(kMagnitude);  // as PEFT has it
       return {!param.taken_off && !param.constant, fast ? rules_.lora_plus_ratio : 1};
@@ -326,7 +335,6 @@ class RuleBook {
             (model_.tied && param.name == model_.embedding && saves_whole(*rules_.adapter, model_.head))};
   }
 
- private:
   void add(std::set<std::string>& all, const std::string& name, std::string_view option) const {
     const std::vector<std::string> found = parameters_named(model_, name, option);
     all.insert(found.begin(), found.end());

@@ -150,6 +150,7 @@ struct ParamRules {
   std::vector<std::string> train{}, freeze{};  // without an adapter: what alone is trained, and what is not
   LoraInit init = LoraInit::Default;           // of a fresh adapter
   double lora_plus_ratio = 1;  // the rate of halves B, by that of all else (LoRA+, Hayou et al., arXiv:2402.12354)
+  double tower_rate = 1, projector_rate = 1;  // the rate of a tower and of its projector, by that of all else
 };
 
 // Returns the table of what a job trains. UserError, by option, for a name that means none of the model's parameters,

@@ -207,7 +207,7 @@ class Compiler {
     return make_rope_table("query_rope_table", spec_.model.rope);
   }
 
-  // Returns the table of the rows and columns of patches, which lie below half the patches of a pass.
+  // Returns the table of the rows and columns of patches, which are fewer than the patches of a block.
   std::optional<Operand> make_tower_rope_table() {
     if (spec_.cut.patches.empty()) return std::nullopt;
     const int64_t dim = spec_.model.layers[0].heads.dim;

@@ -13,7 +13,7 @@ int64_t Cut::tokens_of(int shape) const {
 }
 
 int64_t Cut::patches_of(int shape) const {
-  return patches.empty() ? 0 : patches[static_cast<size_t>(shape / token_shapes())];
+  return patches.empty() ? 0 : micro_batch * patches[static_cast<size_t>(shape / token_shapes())];
 }
 
 int Cut::shape_for(int64_t count, int64_t patch_count) const {
@@ -21,7 +21,7 @@ int Cut::shape_for(int64_t count, int64_t patch_count) const {
   for (int shape = token_shapes() - 1; shape > 0; shape--)
     if (tokens_of(shape) >= count) of_tokens = shape;
   for (int i = 1; i < std::ssize(patches); i++)
-    if (patches[static_cast<size_t>(i)] >= patch_count) of_patches = i;
+    if (micro_batch * patches[static_cast<size_t>(i)] >= patch_count) of_patches = i;
   return of_patches * token_shapes() + of_tokens;
 }
 

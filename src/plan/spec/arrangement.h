@@ -44,8 +44,8 @@ struct Cut {
   // Lists shorter shapes of a pass, in eighths of its tokens, ascending. A pass whose documents are few enough on every
   // rank takes the shortest shape that holds them, and computes no padding beyond it.
   std::vector<int> short_eighths{};
-  // Lists how many patches of images a pass may have on each rank, descending; empty: the model has no tower, or the
-  // data no images. A pass takes the fewest that hold those of the rank that has the most.
+  // Lists how many patches of images the blocks of a pass may have on average, descending; empty: the model has no
+  // tower, or the data no images. A pass takes the fewest that hold those of the rank that has the most.
   std::vector<int64_t> patches{};
 
   int64_t tokens() const { return micro_batch * sequence_length; }  // of a rank in a pass, at most

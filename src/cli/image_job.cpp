@@ -1,0 +1,69 @@
+#include "cli/image_job.h"
+
+#include <algorithm>
+
+#include "base/cores.h"
+#include "base/error.h"
+#include "base/rounding.h"
+
+namespace snug {
+
+std::string module_of(const std::string& prefix) { return prefix.substr(0, prefix.rfind('.')); }
+
+ModelConfig model_config_of(const Options& options) {
+  ModelConfig config = read_model_config(options.model, options.family);
+  if (!config.spec.tower || options.block_patches > 0) return config;
+  config.spec = without_tower(std::move(config.spec));
+  config.notes.push_back("the data has no images: of the model its text model is used and trained, and nothing else");
+  return config;
+}
+
+std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& model) {
+  if (!model.tower) return {};
+  if (options.freeze_vision_tower && options.freeze_projector && options.freeze_language_model)
+    user_error(
+        "freeze_vision_tower, freeze_projector and freeze_language_model: found true for all three, expected a part "
+        "that is trained");
+  std::vector<std::string> frozen;
+  if (options.freeze_vision_tower) {
+    frozen.push_back(model.tower.prefix + model.tower.patches);
+    frozen.push_back(module_of(model.tower.layer_prefix));
+  }
+  if (options.freeze_projector) frozen.push_back(module_of(model.tower.projector_prefix));
+  if (options.freeze_language_model) {
+    for (const std::string* tensor : {&model.embedding, &model.final_norm.weight, &model.layer_prefix})
+      frozen.push_back(module_of(*tensor));
+    if (!model.tied) frozen.push_back(module_of(model.head));
+  }
+  return frozen;
+}
+
+int64_t block_patches(const Corpus& corpus, const Options& options) {
+  const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
+    return dataset.has_images() && !samples.empty()
+               ? Packer(dataset, samples, packing_options(options)).most_patches()
+               : 0;
+  };
+  return std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
+}
+
+std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
+  if (options.block_patches == 0) return {};
+  const int64_t row = spec.model.projector().joined_rows, most = round_up(options.block_patches, row),
+                few = round_up(ceil_div(most, 4), row);
+  std::vector<int64_t> shapes{most};
+  if (few < most) shapes.push_back(few);
+  const auto trains_tower = [](const ParamSpec& param) { return param.tower && param.trainable; };
+  if (std::ranges::none_of(spec.table.params, trains_tower)) shapes.push_back(0);
+  return shapes;
+}
+
+std::optional<ImageBatches> image_batches(const Corpus& corpus, const Options& options) {
+  if (options.block_patches == 0) return std::nullopt;
+  const ModelSpec model = model_config_of(options).spec;
+  return ImageBatches{.processor = corpus.images.value().processor,
+                      .tower = {model.tower.merge, model.tower.window},
+                      .rows = {.threads = usable_cores()}};
+}
+
+}  // namespace snug

@@ -1,0 +1,31 @@
+// Fits a job to the images of its data: which parts of the model take part, in which shapes, and what becomes of files.
+#pragma once
+
+#include "cli/corpus.h"
+#include "model/model_config.h"
+#include "plan/lowering/compile.h"
+
+namespace snug {
+
+// Returns the configuration of --model as the job uses it: a tower takes part only if the data has images.
+ModelConfig model_config_of(const Options& options);
+
+// Returns the path of the module whose name a prefix of tensors spells: "model.visual.blocks" for
+// "model.visual.blocks.".
+std::string module_of(const std::string& prefix);
+
+// Returns the names of modules that the freeze_ options leave untrained where all weights are trained, in a model with
+// a tower. UserError if they leave nothing.
+std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& model);
+
+// Returns the most patches of a block of these samples; 0 without images.
+int64_t block_patches(const Corpus& corpus, const Options& options);
+
+// Returns the shapes of passes by patches (Cut::patches): the largest, one for few images, and, where nothing of the
+// tower is trained, one for none.
+std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec);
+
+// Returns how images become batches; nothing where there are none.
+std::optional<ImageBatches> image_batches(const Corpus& corpus, const Options& options);
+
+}  // namespace snug
