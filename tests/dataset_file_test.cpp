@@ -222,6 +222,8 @@ void perturb(double& value) { value += 1; }
 void perturb(std::filesystem::path& value) { value /= "x"; }
 void perturb(std::array<double, 3>& values) { values[2] += 1; }
 void perturb(decltype(ImageProcessor::sizing)& value) { value = FixedSize{.width = 14, .height = 28}; }
+void perturb(std::vector<std::string>& values) { values.emplace_back(); }
+void perturb(ImageMarkup& markup) { markup.pad += "x"; }
 void perturb(ImageInput& input) { input.pad_token++; }
 void perturb(std::optional<ChatTemplate>& value) {
   value = ChatTemplate::choose(value && value->name() == "chatml" ? "none" : "chatml", "", {"<s>", "</s>"});
@@ -261,7 +263,7 @@ TEST(DatasetKey, EveryFieldOfOptionsAndEncoderCounts) {
     expect_each_counts(options, [&](const DataOptions& other) { return dataset_key(other, encoder); });
     expect_each_counts(encoder, [&](const TextEncoder& other) { return dataset_key(options, other); });
   }
-  EXPECT_EQ(fields, 2 * (15 + 7u));
+  EXPECT_EQ(fields, 2 * (16 + 7u));
 }
 
 TEST(DatasetKey, EveryFieldOfWhatTheModelTakesOfImagesCounts) {
@@ -271,7 +273,7 @@ TEST(DatasetKey, EveryFieldOfWhatTheModelTakesOfImagesCounts) {
   const std::string key = dataset_key(options, encoder);
   size_t count = 0;
   visit_leaves(*options.images, [&](const std::string&, const auto&) { count++; });
-  EXPECT_EQ(count, 9 + 9 + 1u);
+  EXPECT_EQ(count, 9 + 10 + 1u);
   for (size_t i = 0; i < count; i++) {
     DataOptions other = options;
     size_t next = 0;

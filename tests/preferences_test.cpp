@@ -323,8 +323,8 @@ TEST_F(Preferences, RecordsOfAnotherKindAreRefusedWithWhatHelps) {
   EXPECT_TRUE(refused(R"({"prompt": "q", "chosen": "a"})", "key 'rejected' is missing, found the keys"));
   EXPECT_TRUE(refused(R"({"prompt": "q", "chosen": "a", "rejected": null})", "key 'rejected': found null"));
   EXPECT_TRUE(refused(R"({"prompt": "q", "chosen": "a", "rejected": "b", "label": true})", "expected none"));
-  EXPECT_TRUE(
-      refused(R"({"prompt": "q", "chosen": "a", "rejected": "b", "images": ["x"]})", "images, sound and video"));
+  EXPECT_TRUE(refused(R"({"prompt": "q", "chosen": "a", "rejected": "b", "images": ["x"]})",
+                      "images in preferences are not supported yet"));
   EXPECT_TRUE(refused(R"({"prompt": "q", "context": "c", "chosen": "a", "rejected": "b"})", "part of the prompt"));
   EXPECT_TRUE(refused(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
                           "chosen": "a", "rejected": "b"})",

@@ -50,7 +50,11 @@ TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
       {kChats, {"Tools"}, "expected 'tools'; --columns tools=Tools names it"},
       {kAll, {"tool_calls", "function_call", "functions", "toolCalls"}, "calls are 'tool_calls' of an assistant's"},
       {kAll, {"reasoning_content", "thinking", "reasoning-content", "cot"}, "thinking is 'reasoning_content' or"},
-      {kAll, {"image", "images", "audio", "videos", "image_url"}, "images, sound and video are not supported yet"},
+      {kAll, {"audio", "videos"}, "sound and video are not supported yet"},
+      {kChats, {"image", "images"}, "expected none: the model takes no images"},
+      {{"text"}, {"image", "images"}, "expected none beside 'text': images stand in conversations"},
+      {{"tokens"}, {"image", "images"}, "expected none beside 'input_ids': images stand in conversations"},
+      {kAll, {"image_url", "img"}, "a record's images are 'images' or 'image'"},
       {kAll, {"documents"}, "documents"},
       {kAll, {"weights", "sample_weight", "loss_scale"}, "--columns weight=FIELD"},
       {kAll, {"chat_template_kwargs"}, "what a template is told beside messages is not rendered yet"},
@@ -358,7 +362,7 @@ TEST_F(Shapes, PartsOfAMessageAreTextAlone) {
   EXPECT_THAT(read(message(R"({"type": "text", "value": "b"})").c_str()), ElementsAre("<user\nab>\n"));
   EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "value": "c"})").c_str(), "key 'content[1].value'"));
   EXPECT_TRUE(refused(message(R"({"type": "image_url", "image_url": {"url": "x"}})").c_str(),
-                      "images, sound and video are not supported yet"));
+                      "expected \"text\": the model takes no images"));
   EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "image": "x"})").c_str(), "key 'content[1].image'"));
   EXPECT_TRUE(
       refused(message(R"({"type": "thinking", "thinking": "x"})").c_str(),

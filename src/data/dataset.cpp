@@ -129,7 +129,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     if (lot.empty() && first) user_error("{}: found no sample, expected at least one", path.string());
     if (lot.empty()) break;
     if (first && options.note && !reader.note().empty()) options.note(reader.note());
-    if (first) maker.look_at(lot[0], reader.json());
+    if (first) maker.look_at(path, lot[0], reader.json());
     if (names.records == 0) names.first_keys = maker.keys();
     left -= static_cast<int64_t>(lot.size());
     std::vector<Made> made(lot.size());

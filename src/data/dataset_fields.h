@@ -28,28 +28,10 @@ void visit_fields(R& encoder, Visit&& visit) {
   visit("special", special);
 }
 
-template <RecordOf<ShapeOptions> R, class Visit>
-void visit_fields(R& shape, Visit&& visit) {
-  auto& [samples, columns, prompt, prompt_is_all, roles] = shape;
-  visit("samples", samples);
-  visit("columns", columns);
-  visit("prompt", prompt);
-  visit("prompt_is_all", prompt_is_all);
-  visit("roles", roles);
-}
-
-// Leaves out why there is no template, where one comes from, what ends a generated reply and the notes on that.
-template <RecordOf<PromptFormat> R, class Visit>
-void visit_fields(R& format, Visit&& visit) {
-  auto& [chat, refusal, plain, jinja, jinja_for_tools, template_of_adapter, ends_of_adapter, end_tokens, notes] =
-      format;
-  visit("chat", chat);
-}
-
 template <RecordOf<ImageMarkup> R, class Visit>
 void visit_fields(R& markup, Visit&& visit) {
-  auto& [pad, begin, end, slices_begin, slices_end, between_rows, behind_unmarked, between_parts, around_named] =
-      markup;
+  auto& [pad, begin, end, slices_begin, slices_end, between_rows, behind_unmarked, between_parts, around_named,
+         others] = markup;
   visit("pad", pad);
   visit("begin", begin);
   visit("end", end);
@@ -59,6 +41,26 @@ void visit_fields(R& markup, Visit&& visit) {
   visit("behind_unmarked", behind_unmarked);
   visit("between_parts", between_parts);
   visit("around_named", around_named);
+  visit("others", others);
+}
+
+template <RecordOf<ShapeOptions> R, class Visit>
+void visit_fields(R& shape, Visit&& visit) {
+  auto& [samples, columns, prompt, prompt_is_all, roles, markup] = shape;
+  visit("samples", samples);
+  visit("columns", columns);
+  visit("prompt", prompt);
+  visit("prompt_is_all", prompt_is_all);
+  visit("roles", roles);
+  visit("markup", markup);
+}
+
+// Leaves out why there is no template, where one comes from, what ends a generated reply and the notes on that.
+template <RecordOf<PromptFormat> R, class Visit>
+void visit_fields(R& format, Visit&& visit) {
+  auto& [chat, refusal, plain, jinja, jinja_for_tools, template_of_adapter, ends_of_adapter, end_tokens, notes] =
+      format;
+  visit("chat", chat);
 }
 
 template <RecordOf<ImageInput> R, class Visit>

@@ -20,6 +20,7 @@ std::vector<std::string> tokens_of(const ImageMarkup& markup) {
   std::vector<std::string> tokens;
   for (const std::string& text : {markup.pad, markup.begin, markup.end, markup.slices_begin, markup.slices_end})
     if (!text.empty() && std::ranges::find(tokens, text) == tokens.end()) tokens.push_back(text);
+  tokens.insert(tokens.end(), markup.others.begin(), markup.others.end());
   return tokens;
 }
 

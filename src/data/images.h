@@ -16,9 +16,10 @@ struct ImageMarkup {
   std::string pad;  // one a view: it becomes as many as the view has tokens
   std::string begin = {}, end = {};
   std::string slices_begin = {}, slices_end = {}, between_rows = {};
-  std::string behind_unmarked = {};  // behind an image that no marker places
-  std::string between_parts = {};    // of a message that is a list of texts and images
-  std::string around_named = {};     // before and behind a marker that has a name: "<image_00>"
+  std::string behind_unmarked = {};      // behind an image that no marker places
+  std::string between_parts = {};        // of a message that is a list of texts and images
+  std::string around_named = {};         // before and behind a marker that has a name: "<image_00>"
+  std::vector<std::string> others = {};  // more tokens that no text of a record may hold
   bool operator==(const ImageMarkup&) const = default;
 };
 
@@ -31,8 +32,14 @@ struct ImageInput {
 
 // Returns the text of an image that becomes this, with one pad token a view.
 std::string text_of_image(const ImageMarkup& markup, const ImagePlan& plan);
-// Returns the tokens of such a text that no text of a record may hold, without empty ones.
+// Returns the tokens of the model's images that no text of a record may hold.
 std::vector<std::string> tokens_of(const ImageMarkup& markup);
+
+// Names an image as a record does.
+struct ImageReference {
+  std::string where;  // a path, or a data URL
+  std::string place;  // for messages: file, line and key
+};
 
 // Holds an image of a sample.
 struct SampleImage {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/record_fields.h"
+#include "data/record_images.h"
 #include "data/record_keys.h"
 #include "format/jinja_json.h"
 
@@ -40,17 +41,28 @@ void read_role(const JsonObject& message, const std::string& key, const ShapeOpt
   }
 }
 
-// Returns the content of a message, which `within` names.
-std::string content_of(const JsonObject& message, const std::string& key, const std::string& within,
-                       std::vector<std::string>& ignored) {
+// Returns the content of a message, which `within` names, with its images as place_images() takes them.
+std::string content_of(const RecordFields& fields, const JsonObject& message, const std::string& key,
+                       const std::string& within, std::vector<std::string>& ignored) {
   const Json& content = message.at(key);
   if (!content.is_array()) return message.string(key);
-  std::string text;
+  const auto is_image = [](const Json& part) {
+    return part.is_object() && part.contains("type") && (part.at("type") == "image" || part.at("type") == "image_url");
+  };
+  std::string between, text;
+  if (fields.options().markup && std::any_of(content.begin(), content.end(), is_image))
+    between = fields.options().markup->between_parts;
   for (size_t i = 0; i < content.size(); ++i) {
+    if (i > 0) text += between;
     const JsonObject part(content[i], within, fmt::format("{}[{}]", key, i));
+    if (is_image(content[i])) {
+      text += text_of_image_part(part, fields, ignored);
+      continue;
+    }
     const std::string type = part.string("type");
     for (const char* medium : {"image", "audio", "video", "input_image", "input_audio", "file"}) {
-      if (type.starts_with(medium)) part.fail("type", "\"text\": images, sound and video are not supported yet");
+      if (type.starts_with(medium))
+        part.fail("type", "\"text\", \"image\" or \"image_url\": sound and video are not supported yet");
     }
     if (type != "text") part.fail("type", "\"text\": other parts are not rendered yet");
     const char* const said = part.has("text") || !part.has("value") ? "text" : "value";
@@ -138,7 +150,7 @@ Message read_message(const RecordFields& fields, const JsonObject& message, cons
       },
       ignored);
   out.no_content = calls && out.role == ChatRole::Assistant && !message.has(content);
-  if (!out.no_content) out.content = content_of(message, content, within, ignored);
+  if (!out.no_content) out.content = content_of(fields, message, content, within, ignored);
   out.loss = loss_of(message, fields);
   try {
     read_more(message, calls && out.role == ChatRole::Assistant ? ordered() : jinja::Value(), out);

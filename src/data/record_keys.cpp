@@ -62,9 +62,16 @@ constexpr RefusedKeys kRefused[] = {
     {kRecords | kMessage, "chat_template_kwargs", "none: what a template is told beside messages is not rendered yet"},
     {kRecords | kMessage, "chat_template", "none: --template names one for all records"},
     {kEverywhere,
-     "image images image_path image_paths image_file image_files image_url image_urls img imgs pixel_values audio "
-     "audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data",
-     "none: images, sound and video are not supported yet"},
+     "audio audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data "
+     "pixel_values",
+     "none: sound and video are not supported yet"},
+    {kRecords, "image images image_path image_paths image_file image_files image_url image_urls img imgs",
+     "none of that name: a record's images are 'images' or 'image', paths for markers <image> in its messages; "
+     "--columns images=FIELD names them"},
+    {kMessage, "image images image_path image_paths image_file image_files image_url image_urls img imgs",
+     "none: images are 'images' of the record, or parts of the message's content"},
+    {bit(KeysOf::Part), "image images image_path image_paths image_file image_files image_url image_urls img imgs",
+     "none: an image is a part of its own, of the type \"image\" or \"image_url\""},
     {kRecords | kMessage, "documents retrieved_documents",
      "none: documents that a template sets beside the messages are not rendered yet"},
     {bit(KeysOf::Alpaca), "context contexts passage passages",
@@ -204,16 +211,14 @@ bool refuses(When when, const Json& value) {
   return true;
 }
 
-// Returns whether a value is nothing: null, empty text, or made of nothing else. Tables have a column in every row,
-// also where a row has no value.
+}  // namespace
+
 bool is_nothing(const Json& value) {
   if (value.is_null() || value.is_object() || value.is_array())
     return std::all_of(value.begin(), value.end(), [](const Json& part) { return is_nothing(part); });
   const auto* text = value.get_ptr<const std::string*>();
   return text && (text->empty() || *text == "[]" || *text == "{}" || *text == "null");
 }
-
-}  // namespace
 
 bool same_key(std::string_view a, std::string_view b) {
   const auto skip = [](std::string_view& s) {
@@ -266,7 +271,7 @@ void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(st
                   "none of that name: a message has a role, its content, and 'weight', 'train', 'loss', 'mask' or "
                   "'masked'; ids, times and the like are passed over");
     }
-    if (of == KeysOf::Part) object.fail(key, "'type' and 'text' alone");
+    if (of == KeysOf::Part) object.fail(key, "none of that name: a part has its 'type', and 'text' or 'image'");
     ignored.push_back(key);
   }
 }

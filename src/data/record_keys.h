@@ -24,6 +24,9 @@ enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Answers, Me
 void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,
                 std::vector<std::string>& ignored);
 
+// Returns whether a value is nothing: null, empty text, or made of nothing else, as tables have in every row. A text
+// counts that is such JSON.
+bool is_nothing(const Json& value);
 // Returns whether the two are one name, without regard to case, '_' and '-'.
 bool same_key(std::string_view a, std::string_view b);
 // Returns whether a key is one of some names, which are separated by blanks.

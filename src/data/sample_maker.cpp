@@ -47,6 +47,7 @@ SampleMaker::SampleMaker(const DataOptions& options, const TextEncoder* encoder)
     : options_(options), encoder_(encoder), shape_(options.shape), named_(named_fields(options.shape)) {
   const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
   shape_.prompt_is_all = chat && chat->bos_by_habit();
+  if (options.images) shape_.markup = options.images->markup;
   for (const auto& [role, ours] : options.shape.roles) roles_.push_back(role);
 }
 
@@ -64,8 +65,9 @@ void SampleMaker::require_format() const {
                samples == Samples::Judged ? "replies that are good or bad" : "pairs of replies");
 }
 
-void SampleMaker::look_at(const Record& first, bool json) {
+void SampleMaker::look_at(const std::filesystem::path& file, const Record& first, bool json) {
   json_ = json;
+  image_folder_ = options_.image_dir.empty() ? file.parent_path() : options_.image_dir;
   require_format();
   const bool replies = options_.shape.samples == Samples::Replies;
   if (!json) {
@@ -92,6 +94,7 @@ void SampleMaker::look_at(const Record& first, bool json) {
   if (!encoder_)
     user_error("{}: found text, but the model directory has no tokenizer.json and no tokenizer.model", first.place);
   if (!texts) template_ = &options_.prompt_format.for_conversations();
+  if (!texts && options_.images && !images_) images_.emplace(*options_.images, *encoder_);
   (texts ? kinds_.texts : kinds_.conversations) = true;
 }
 
@@ -113,8 +116,10 @@ Made SampleMaker::make(const Record& record) const {
     if (auto* tokens = std::get_if<std::vector<TokenSample>>(&example.content)) made.samples = std::move(*tokens);
     if (auto* document = std::get_if<Document>(&example.content)) made.samples.push_back(encode(document->text, made));
     if (auto* conversation = std::get_if<Conversation>(&example.content)) {
+      std::vector<PlannedImage> images;
+      if (images_) images = images_->plan(example.images, image_folder_);
       for (Conversation& one : with_thinking(std::move(*conversation), options_.thinking))
-        made.samples.push_back(encode(one, example.tools, made));
+        made.samples.push_back(encode(one, example.tools, made, images));
     }
     for (Sample& sample : made.samples) finish(sample);
     if (auto* answers = std::get_if<Answers>(&example.content)) {
@@ -142,6 +147,12 @@ void SampleMaker::finish(Sample& sample) const {
     }
   }
   sample.labels[0] = kNoLabel;
+  if (!options_.images) return;
+  int64_t expected = 0;
+  for (const DatasetView& view : sample.views) expected += view.tokens;
+  if (const int64_t found = std::ranges::count(sample.ids, options_.images->pad_token); found != expected)
+    user_error("found {} tokens '{}' in it, expected {}: the model replaces each by a part of an image", found,
+               options_.images->markup.pad, expected);
 }
 
 std::vector<Sample> SampleMaker::encode(Answers& answers, std::span<const jinja::Value> tools, Made& made) const {
@@ -228,7 +239,9 @@ Sample SampleMaker::encode(std::string& text, Made& made) const {
   return sample;
 }
 
-Sample SampleMaker::encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made) const {
+Sample SampleMaker::encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made,
+                           std::span<const PlannedImage> images) const {
+  if (images_) images = images_->write(images, conversation);
   const bool all = options_.train_on == TrainOn::All, none = template_->bos_by_habit();
   for (Message& message : conversation) {
     if (message.role == ChatRole::Assistant) {
@@ -248,6 +261,7 @@ Sample SampleMaker::encode(Conversation& conversation, std::span<const jinja::Va
     append(encoder_->encode_next ? encoder_->encode_next(piece.text, before) : encoder_->encode(piece.text),
            !piece.masked && (piece.loss || all), sample);
   }
+  if (images_) images_->expand(images, sample);
   return sample;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/sample_images.h"
 #include "data/seen_keys.h"
 
 namespace snug {
@@ -18,7 +19,7 @@ class SampleMaker {
   SampleMaker(const DataOptions& options, const TextEncoder* encoder);
 
   // Settles, by the first record of a file, what the others must be. The JSON of plain text is not examined.
-  void look_at(const Record& first, bool json);
+  void look_at(const std::filesystem::path& file, const Record& first, bool json);
   // Returns what a record becomes. It is called from many threads at once.
   Made make(const Record& record) const;
 
@@ -33,7 +34,8 @@ class SampleMaker {
   void append_habitual_bos(std::string_view text, Sample& sample) const;
   void take_ends(std::string& text, std::string_view end, Made& made) const;
   Sample encode(std::string& text, Made& made) const;
-  Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made) const;
+  Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made,
+                std::span<const PlannedImage> images = {}) const;
   std::vector<Sample> encode(Answers& answers, std::span<const jinja::Value> tools, Made& made) const;
   std::vector<Sample> encode(Answers::Texts& texts, Made& made) const;
   void require_format() const;
@@ -48,6 +50,8 @@ class SampleMaker {
   DataFormat format_ = DataFormat::Text;
   size_t answers_ = 0;  // which kind of replies the file's first record of preferences has: Answers::replies
   const ChatTemplate* template_ = nullptr;
+  std::filesystem::path image_folder_;
+  std::optional<SampleImages> images_;  // of a model that takes some
   RecordKinds kinds_;
 };
 

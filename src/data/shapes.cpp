@@ -7,6 +7,7 @@
 #include "base/ascii.h"
 #include "base/error.h"
 #include "data/record_fields.h"
+#include "data/record_images.h"
 #include "data/record_keys.h"
 
 namespace snug {
@@ -20,9 +21,9 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 7> kFormats = {{{D
                                                                               {DataFormat::Preference, "preference"},
                                                                               {DataFormat::Labelled, "labelled"}}};
 // Columns may name these RecordFields: of records, and of the messages of a conversation.
-constexpr std::array<std::string_view, 11> kFields = {"instruction", "input",         "output",   "system",
-                                                      "history",     "conversations", "messages", "tools",
-                                                      "text",        "input_ids",     "labels"};
+constexpr std::array<std::string_view, 13> kFields = {"instruction",   "input",    "output", "system", "history",
+                                                      "conversations", "messages", "tools",  "text",   "input_ids",
+                                                      "labels",        "images",   "image"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
 // The same, of preferences.
 constexpr std::array<std::string_view, 8> kAnswerFields = {"prompt",      "chosen", "rejected", "completion",
@@ -180,14 +181,15 @@ std::vector<std::string> fields_of(DataFormat format, const RecordFields& record
     case DataFormat::Alpaca: {
       std::vector<std::string> fields = prompt_fields(options);
       if (!options.prompt) fields = {"instruction", "input"};
-      fields.insert(fields.end(), {"output", "system", "history", "tools", "weight"});
+      fields.insert(fields.end(), {"output", "system", "history", "tools", "weight", "images", "image"});
       return fields;
     }
     case DataFormat::ShareGpt:
-      return {"conversations", "system", "tools", "weight"};
+      return {"conversations", "system", "tools", "weight", "images", "image"};
     case DataFormat::Messages:
-      if (is_prompt_and_completion(record)) return {"prompt", "completion", "system", "tools", "weight"};
-      return {"messages", "system", "tools", "weight"};
+      if (is_prompt_and_completion(record))
+        return {"prompt", "completion", "system", "tools", "weight", "images", "image"};
+      return {"messages", "system", "tools", "weight", "images", "image"};
     case DataFormat::Text:
       return {"text", "weight"};
     case DataFormat::Preference:
@@ -511,6 +513,7 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
   if (answers && !has_answers(fields, format)) refuse_no_answers(fields);
   const std::vector<std::string> read = fields_of(format, fields);
   Example example;
+  refuse_images(fields, format);
   check_keys(
       fields.object(), keys_of(format, options),
       [&](std::string_view key) {
@@ -550,6 +553,8 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       example.content = read_answers(fields, format, example.ignored);
       break;
   }
+  if (auto* conversation = std::get_if<Conversation>(&example.content); conversation && options.markup)
+    example.images = place_images(fields, *conversation);
   return example;
 }
 

@@ -42,6 +42,7 @@ struct ShapeOptions {
   bool prompt_is_all = false;  // no chat template sets a system text apart from it
   // Holds the role in snug, by the file's name of it: {"bot": Assistant}.
   std::map<std::string, ChatRole> roles;
+  std::optional<ImageMarkup> markup = {};  // of the model; nothing: it takes no images
 };
 
 // Returns the role system, user, assistant, tool or developer; throws UserError for another name.
@@ -119,9 +120,10 @@ struct Answers {
 // Holds what a record says.
 struct Example {
   std::variant<Conversation, Document, std::vector<TokenSample>, Answers> content;
-  bool carries_loss = true;              // false: its weight is 0
-  std::vector<std::string> ignored;      // keys that no table knows
-  std::vector<jinja::Value> tools = {};  // of a conversation; they belong to the thread that read them
+  bool carries_loss = true;                 // false: its weight is 0
+  std::vector<std::string> ignored;         // keys that no table knows
+  std::vector<jinja::Value> tools = {};     // of a conversation; they belong to the thread that read them
+  std::vector<ImageReference> images = {};  // of a conversation, in whose messages kImageMark stands for each
 };
 
 // Replaces the texts that a record has under prompt and completion, and of preferences under the fields of replies, by
@@ -149,6 +151,8 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 //   tokens    {input_ids, labels?, ...}, equally long (record_fields.h); every id below 2^31; without labels every
 //             token counts
 //   preference, labelled  data/preference_records.cpp
+// A conversation may have images: 'images' or 'image' (a path, a list of paths, a map from markers to paths), for which
+// <image> or the marker stands in messages, or parts {type: "image", image} or {type: "image_url", image_url: {url}}.
 // A record of any shape may have a weight, 0 or 1, and one that becomes a conversation may have tools. check_keys()
 // judges all other keys. `text` is the record as it is written, by which the keys of tools and calls keep their order.
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place,

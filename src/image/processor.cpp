@@ -194,11 +194,15 @@ ImagePlan plan_image(const ImageProcessor& processor, int64_t width, int64_t hei
       },
       processor.sizing);
   for (const ImageView& view : plan.views) {
-    const int64_t patches = view.rows * view.columns;
-    plan.patches += patches;
-    plan.tokens += processor.view_tokens > 0 ? processor.view_tokens : patches / (processor.merge * processor.merge);
+    plan.patches += view.rows * view.columns;
+    plan.tokens += tokens_of_view(processor, view);
   }
   return plan;
+}
+
+int64_t tokens_of_view(const ImageProcessor& processor, const ImageView& view) {
+  if (processor.view_tokens > 0) return processor.view_tokens;
+  return view.rows * view.columns / (processor.merge * processor.merge);
 }
 
 void write_patches(const ImageProcessor& processor, const Image& image, std::span<float> out) {

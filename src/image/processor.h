@@ -68,6 +68,9 @@ struct ImagePlan {
 // that the model does not take.
 ImagePlan plan_image(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source);
 
+// Returns the tokens that a view takes.
+int64_t tokens_of_view(const ImageProcessor& processor, const ImageView& view);
+
 // Fills patches * row_size() numbers: the views' rows, one after the other, each in the order red, green, blue; frames;
 // lines; columns. Lines of patches go from left to right, or, with `merge`, from square to square of merge x merge.
 void write_patches(const ImageProcessor& processor, const Image& image, std::span<float> out);

@@ -1,0 +1,244 @@
+#include "data/record_images.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+
+#include "data/record_keys.h"
+
+namespace snug {
+namespace {
+
+constexpr std::string_view kMarker = "<image>";
+constexpr std::string_view kPathOrUrl = "a path, or a data URL (data:image/png;base64,...)";
+constexpr std::array<const char*, 2> kImageFields = {"images", "image"};
+
+bool has_images(const RecordFields& fields, const char* name) {
+  return fields.has(name) && !is_nothing(fields.object().at(fields.key(name)));
+}
+
+// Returns what names an image. Throws UserError for what is neither a path nor a data URL.
+ImageReference reference(const Json& value, const std::string& place) {
+  const auto fail = [&](std::string_view expected) {
+    user_error("{}: found {}, expected {}", place, shortened(value), expected);
+  };
+  if (!value.is_string() || value == "") fail(kPathOrUrl);
+  std::string where = value.get<std::string>();
+  constexpr std::string_view kFile = "file://", kScheme = "://";
+  if (where.starts_with(kFile)) where.erase(0, kFile.size());
+  if (where.empty() || where.find('\0') != std::string::npos) fail(kPathOrUrl);
+  const size_t scheme = where.find(kScheme);
+  if (scheme != std::string::npos && !where.starts_with("data:") &&
+      std::all_of(where.begin(), where.begin() + static_cast<std::ptrdiff_t>(scheme),
+                  [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; }))
+    fail("a path, or a data URL: images are not fetched, copy them here first");
+  return {std::move(where), place};
+}
+
+// Holds the images of a record besides those that are parts of its messages.
+struct ListedImages {
+  std::string key;
+  std::vector<ImageReference> in_order;
+  std::map<std::string, ImageReference, std::less<>> by_marker;  // under "<image_00>", where the record names them so
+};
+
+ListedImages read_listed_images(const RecordFields& fields) {
+  ListedImages out;
+  const char* name = nullptr;
+  for (const char* const candidate : kImageFields) {
+    if (!has_images(fields, candidate)) continue;
+    if (name) fields.object().fail(fields.key(candidate), fmt::format("none beside '{}'", out.key));
+    name = candidate;
+    out.key = fields.key(name);
+  }
+  if (!name) return out;
+  const std::string& key = out.key;
+  Json value = fields.object().at(key);
+  // Tables that know only text hold lists as JSON.
+  if (const auto* text = value.get_ptr<const std::string*>();
+      text && (text->starts_with('[') || text->starts_with('{')))
+    value = parse_json(*text, fields.object().where(key));
+  if (value.is_string()) {
+    out.in_order.push_back(reference(value, fields.object().where(key)));
+  } else if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i)
+      out.in_order.push_back(reference(value[i], fields.object().where(fmt::format("{}[{}]", key, i))));
+  } else if (value.is_object()) {
+    for (const auto& [marker, one] : value.items()) {
+      if (marker.size() < 3 || !marker.starts_with('<') || marker.find('>') != marker.size() - 1)
+        fields.object().fail(key, "a path, a list of paths, or a map from markers such as \"<image_00>\" to paths");
+      out.by_marker.emplace(marker, reference(one, fields.object().where(fmt::format("{}.{}", key, marker))));
+    }
+  } else {
+    fields.object().fail(key, "a path, a list of paths, or a map from markers such as \"<image_00>\" to paths");
+  }
+  return out;
+}
+
+std::string marked(const ImageReference& image) {
+  return fmt::format("{}{}{}{}{}", kImageMark, image.place, kImageMark, image.where, kImageMark);
+}
+
+// Goes through the messages of a record and puts its images where they are named.
+class Placing {
+ public:
+  Placing(const RecordFields& fields, ListedImages listed)
+      : fields_(fields), markup_(*fields.options().markup), listed_(std::move(listed)), tokens_(tokens_of(markup_)) {}
+
+  std::vector<ImageReference> place(Conversation& conversation) {
+    put_unmarked(conversation);
+    for (Message& message : conversation) {
+      const size_t before = images_.size(), markers_before = markers_;
+      message.content = placed(message.content);
+      if (message.role == ChatRole::Assistant && (images_.size() > before || markers_ > markers_before))
+        user_error("{}: found an image in a reply, or its marker {}, expected images in what is asked alone",
+                   fields_.place(), kMarker);
+      refuse_tokens(message.content);
+      refuse_tokens(message.thinking);
+    }
+    require_all();
+    return std::move(images_);
+  }
+
+ private:
+  // Puts a single image that no marker names before the first text of a user.
+  void put_unmarked(Conversation& conversation) {
+    if (listed_.in_order.size() + listed_.by_marker.size() != 1) return;
+    const bool named = !listed_.by_marker.empty();
+    const std::string marker = named ? listed_.by_marker.begin()->first : std::string(kMarker);
+    const auto has_marker = [&](const Message& message) { return message.content.find(marker) != std::string::npos; };
+    if (std::ranges::any_of(conversation, has_marker)) return;
+    const auto user = std::ranges::find(conversation, ChatRole::User, &Message::role);
+    if (user == conversation.end())
+      user_error("{}: found an image ('{}') without a marker {} and no message of a user before which it would stand",
+                 fields_.place(), listed_.key, kMarker);
+    const ImageReference image = named ? listed_.by_marker.begin()->second : listed_.in_order[0];
+    listed_.by_marker.clear();
+    listed_.in_order.clear();
+    user->content.insert(0, marked(image) + markup_.behind_unmarked);
+  }
+
+  // Returns a content with kImageMark in place of each image, and adds these to the images.
+  std::string placed(const std::string& content) {
+    constexpr const char kStops[] = {kImageMark, '<', 0};
+    std::string out;
+    for (size_t at = 0; at < content.size();) {
+      const size_t stop = std::min(content.find_first_of(kStops, at), content.size());
+      out.append(content, at, stop - at);
+      at = stop;
+      if (at == content.size()) break;
+      if (content[at] == kImageMark) {
+        const size_t middle = content.find(kImageMark, at + 1);
+        const size_t end = middle == content.npos ? content.npos : content.find(kImageMark, middle + 1);
+        if (end == content.npos)  // from --prompt, as records are UTF-8
+          user_error("{}: found byte 0xff in a message, expected UTF-8", fields_.place());
+        images_.push_back({content.substr(middle + 1, end - middle - 1), content.substr(at + 1, middle - at - 1)});
+        out += kImageMark;
+        at = end + 1;
+      } else if (const size_t length = take_marker(std::string_view(content).substr(at), out); length > 0) {
+        at += length;
+      } else {
+        out += content[at++];
+      }
+    }
+    return out;
+  }
+
+  // Puts an image in place of the marker with which a text begins, and returns how long that is; 0 if it is none.
+  size_t take_marker(std::string_view text, std::string& out) {
+    if (!listed_.by_marker.empty()) {
+      const std::string_view marker = text.substr(0, text.find('>') + 1);
+      if (const auto found = listed_.by_marker.find(marker); found != listed_.by_marker.end()) {
+        if (found->second.where.empty())
+          user_error("{}: found the marker {} twice, expected each of '{}' once", fields_.place(), marker, listed_.key);
+        images_.push_back(std::exchange(found->second, {}));
+        out += markup_.around_named + kImageMark + markup_.around_named;
+        return marker.size();
+      }
+      const std::string_view digits = marker.substr(std::min<size_t>(marker.size(), kMarker.size() - 1));
+      if (marker.starts_with("<image_") && digits.find_first_not_of("0123456789_>") == digits.npos)
+        user_error("{}: found the marker {}, expected one that '{}' has", fields_.place(), shortened(Json(marker)),
+                   listed_.key);
+    }
+    if (!text.starts_with(kMarker)) return 0;
+    if (markers_++ < listed_.in_order.size()) {
+      images_.push_back(listed_.in_order[markers_ - 1]);
+      out += kImageMark;
+    }
+    return kMarker.size();
+  }
+
+  void require_all() const {
+    if (markers_ != listed_.in_order.size())
+      user_error("{}: found {} marker{} {} in its messages and {} image{}{}, expected as many of one as of the other",
+                 fields_.place(), markers_, markers_ == 1 ? "" : "s", kMarker, listed_.in_order.size(),
+                 listed_.in_order.size() == 1 ? "" : "s",
+                 listed_.key.empty() ? " ('images' names them)" : fmt::format(" ('{}')", listed_.key));
+    for (const auto& [marker, image] : listed_.by_marker)
+      if (!image.where.empty())
+        user_error("{}: found no marker {} in the messages, expected one for each image", image.place, marker);
+  }
+
+  void refuse_tokens(const std::string& text) const {
+    for (const std::string& token : tokens_)
+      if (text.find(token) != std::string::npos)
+        user_error(
+            "{}: found '{}' in a text, expected none, as the model takes that for a part of an image; {} stands where "
+            "an image of 'images' is",
+            fields_.place(), token, kMarker);
+  }
+
+  const RecordFields& fields_;
+  const ImageMarkup& markup_;
+  ListedImages listed_;
+  std::vector<std::string> tokens_;
+  std::vector<ImageReference> images_;
+  size_t markers_ = 0;
+};
+
+}  // namespace
+
+std::string text_of_image_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored) {
+  if (!fields.options().markup)
+    part.fail("type", fields.options().samples == Samples::Replies
+                          ? "\"text\": the model takes no images"
+                          : "\"text\": images in preferences are not supported yet");
+  const char* name = nullptr;
+  for (const char* const candidate : {"image", "image_url", "path", "url"})
+    if (!name && part.has(candidate)) name = candidate;
+  check_keys(
+      part, KeysOf::Part, [&](std::string_view key) { return key == "type" || (name && key == name); }, ignored);
+  if (!name) return std::string(kMarker);
+  const Json* value = &part.at(name);
+  const std::string place = part.where(name);
+  if (value->is_object()) {
+    const JsonObject url(*value, place);
+    check_keys(
+        url, KeysOf::Part, [](std::string_view one) { return one == "url" || one == "detail"; }, ignored);
+    if (url.has("detail")) ignored.push_back("image_url.detail");
+    if (!url.has("url")) part.fail(name, kPathOrUrl);
+    value = &url.at("url");
+  }
+  return marked(reference(*value, place));
+}
+
+void refuse_images(const RecordFields& fields, DataFormat format) {
+  for (const char* const name : kImageFields) {
+    if (!has_images(fields, name)) continue;
+    const std::string key = fields.key(name);
+    const bool answers = format == DataFormat::Preference || format == DataFormat::Labelled;
+    if (answers) fields.object().fail(key, "none: images in preferences are not supported yet");
+    if (format == DataFormat::Text || format == DataFormat::Tokens)
+      fields.object().fail(key, fmt::format("none beside '{}': images stand in conversations (messages, sharegpt, "
+                                            "alpaca)",
+                                            format == DataFormat::Text ? "text" : "input_ids"));
+    if (!fields.options().markup) fields.object().fail(key, "none: the model takes no images");
+  }
+}
+
+std::vector<ImageReference> place_images(const RecordFields& fields, Conversation& conversation) {
+  return Placing(fields, read_listed_images(fields)).place(conversation);
+}
+
+}  // namespace snug

@@ -1,0 +1,28 @@
+// Reads which images a record has, and where its messages name them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/record_fields.h"
+
+namespace snug {
+
+// Stands in the content of a message in place of an image: no text has this byte, as UTF-8 has none of its value.
+constexpr char kImageMark = '\xff';
+
+// Returns a part of a message that is an image, for place_images(), which reads its reference out of it. `part` is of
+// the type image or image_url; an image that it does not name itself is the next of the record's list. Unknown keys
+// that are passed over are added to `ignored`.
+std::string text_of_image_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored);
+
+// Throws UserError for a record that has images where its format has none, or that the model does not take.
+void refuse_images(const RecordFields& fields, DataFormat format);
+
+// Returns a conversation's images in the order in which they stand in its messages, each of which then has kImageMark
+// in place of it. Throws UserError for markers that are not as many as images, images in replies, and texts that hold
+// tokens of the model's images themselves.
+std::vector<ImageReference> place_images(const RecordFields& fields, Conversation& conversation);
+
+}  // namespace snug

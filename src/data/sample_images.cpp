@@ -1,0 +1,145 @@
+#include "data/sample_images.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/record_images.h"
+#include "image/data_url.h"
+#include "image/header.h"
+
+namespace snug {
+namespace {
+
+// A record of more tokens for images than this is no sample of any model; it is refused before they take memory.
+constexpr int64_t kMostTokens = int64_t{1} << 24;
+
+SampleImage image_of(const ImageReference& reference, const std::filesystem::path& folder) {
+  SampleImage image;
+  ImageHeader header;
+  if (is_data_url(reference.where)) {
+    image.source = reference.place;
+    image.bytes = bytes_of_data_url(reference.where, image.source);
+    ImageBytes bytes(std::as_bytes(std::span(image.bytes)), image.source);
+    header = read_image_header(bytes);
+  } else {
+    image.source = fmt::format("{} ({})", reference.place, Json(reference.where).dump());
+    const std::filesystem::path path = folder / reference.where;
+    std::error_code unknown;
+    const auto type = std::filesystem::status(path, unknown).type();
+    if (type != std::filesystem::file_type::regular)
+      user_error(
+          "{}: found {} at {}, expected an image file; relative paths begin at --image-dir, or at the data's "
+          "folder",
+          image.source,
+          type == std::filesystem::file_type::directory   ? "a directory"
+          : type == std::filesystem::file_type::not_found ? "nothing"
+                                                          : "no regular file",
+          path.string());
+    image.path = path.string();
+    header = read_image_header(path, image.source);
+  }
+  image.width = static_cast<uint32_t>(header.shown_width());
+  image.height = static_cast<uint32_t>(header.shown_height());
+  return image;
+}
+
+}  // namespace
+
+SampleImages::SampleImages(const ImageInput& input, const TextEncoder& encoder) : input_(input) {
+  const ImageMarkup& markup = input.markup;
+  for (const std::string* text : {&markup.pad, &markup.begin, &markup.end, &markup.slices_begin, &markup.slices_end}) {
+    if (text->empty()) continue;
+    const std::vector<int32_t> ids = encoder.encode(*text);
+    if (ids.size() != 1)
+      user_error("the tokenizer makes {} tokens of '{}', expected one, as the model's images are written with it",
+                 ids.size(), *text);
+    if (text == &markup.pad && ids[0] != input.pad_token)
+      user_error("the tokenizer makes token {} of '{}', expected {}, which the model replaces by images", ids[0], *text,
+                 input.pad_token);
+  }
+}
+
+std::vector<PlannedImage> SampleImages::plan(std::span<const ImageReference> images,
+                                             const std::filesystem::path& folder) const {
+  std::vector<PlannedImage> planned;
+  int64_t tokens = 0;
+  for (const ImageReference& reference : images) {
+    SampleImage image = image_of(reference, folder);
+    ImagePlan plan = plan_image(input_.processor, image.width, image.height, image.source);
+    tokens += plan.tokens;
+    if (tokens > kMostTokens)
+      user_error("{}: found images of more than {} tokens in one record", image.source, kMostTokens);
+    planned.push_back({std::move(image), std::move(plan)});
+  }
+  return planned;
+}
+
+std::span<const PlannedImage> SampleImages::write(std::span<const PlannedImage> images,
+                                                  Conversation& conversation) const {
+  size_t used = 0;
+  for (Message& message : conversation) {
+    size_t at = message.content.find(kImageMark);
+    if (at == std::string::npos) continue;
+    std::string content;
+    size_t begin = 0;
+    for (; at != std::string::npos; at = message.content.find(kImageMark, begin)) {
+      check(used < images.size(), "a conversation with more than {} images", images.size());
+      content.append(message.content, begin, at - begin);
+      content += text_of_image(input_.markup, images[used++].plan);
+      begin = at + 1;
+    }
+    message.content = content.append(message.content, begin);
+  }
+  return images.first(used);
+}
+
+void SampleImages::expand(std::span<const PlannedImage> images, Sample& sample) const {
+  const ImageMarkup& markup = input_.markup;
+  const uint32_t before = markup.begin.empty() ? 0 : 1, behind = markup.end.empty() ? 0 : 1;
+  const uint32_t behind_slices = markup.slices_end.empty() ? 0 : 1;
+  const int64_t pads = std::ranges::count(sample.ids, input_.pad_token);
+  int64_t views = 0, tokens = 0;
+  for (const PlannedImage& image : images) {
+    views += std::ssize(image.plan.views);
+    tokens += image.plan.tokens;
+  }
+  if (pads != views)
+    user_error(
+        "found {} tokens '{}' in the rendered text, expected {}, one for each view of an image: no other text "
+        "may hold it, nor a template leave one out",
+        pads, markup.pad, views);
+  if (pads == 0) return;
+  Sample out;
+  out.second = sample.second;
+  out.value = sample.value;
+  out.ids.reserve(sample.ids.size() + static_cast<size_t>(tokens));
+  out.labels.reserve(out.ids.capacity());
+  size_t image = 0, view = 0;
+  for (size_t i = 0; i < sample.ids.size(); ++i) {
+    if (sample.ids[i] != input_.pad_token) {
+      out.ids.push_back(sample.ids[i]);
+      out.labels.push_back(sample.labels[i]);
+      continue;
+    }
+    const ImagePlan& plan = images[image].plan;
+    const ImageView& shape = plan.views[view];
+    const int64_t count = tokens_of_view(input_.processor, shape);
+    const auto begin = static_cast<uint32_t>(out.ids.size());
+    if (view == 0) {
+      out.images.push_back(images[image].image);
+      out.images.back().begin = begin - before;
+    }
+    out.views.push_back({static_cast<uint32_t>(image), begin, static_cast<uint32_t>(count),
+                         static_cast<uint32_t>(shape.rows), static_cast<uint32_t>(shape.columns)});
+    out.ids.resize(out.ids.size() + static_cast<size_t>(count), input_.pad_token);
+    out.labels.resize(out.ids.size(), kNoLabel);
+    if (++view < plan.views.size()) continue;
+    const bool sliced = plan.slice_columns > 0;
+    out.images.back().end = static_cast<uint32_t>(out.ids.size()) + behind + (sliced ? behind_slices : 0);
+    view = 0;
+    ++image;
+  }
+  sample = std::move(out);
+}
+
+}  // namespace snug

@@ -1,0 +1,39 @@
+// Turns the images that a record names into text, tokens and views.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace snug {
+
+// Holds an image of a record, and what becomes of it.
+struct PlannedImage {
+  SampleImage image;  // its tokens are not known yet
+  ImagePlan plan;
+};
+
+// Refers to its arguments, which must outlive it.
+class SampleImages {
+ public:
+  // Throws UserError for a mark of the model's images that is no single token of the encoder.
+  SampleImages(const ImageInput& input, const TextEncoder& encoder);
+
+  // Returns what becomes of images, by the headers of their files. Relative paths begin at `folder`. Throws UserError
+  // that names file, line and image for one that cannot be read or is too large.
+  std::vector<PlannedImage> plan(std::span<const ImageReference> images, const std::filesystem::path& folder) const;
+  // Replaces each kImageMark in a conversation by the text of the next of the images, and returns those it has.
+  std::span<const PlannedImage> write(std::span<const PlannedImage> images, Conversation& conversation) const;
+  // Replaces each pad token by as many as its view has tokens, none of which has a label, and adds images and views to
+  // the sample. Throws UserError unless there are as many as views.
+  void expand(std::span<const PlannedImage> images, Sample& sample) const;
+
+ private:
+  const ImageInput& input_;
+};
+
+}  // namespace snug
