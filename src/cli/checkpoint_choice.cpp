@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/say.h"
+#include "cli/image_job.h"
 #include "cli/inputs.h"
 #include "cli/job.h"
 #include "cli/job_file.h"
@@ -88,7 +89,7 @@ std::vector<fs::path> files_but_weights(const fs::path& directory) {
 
 void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& side_files, const fs::path& out) {
   const ParamRules rules = rules_of(run);
-  ModelSpec model = read_model_config(run.model, run.family).spec;
+  ModelSpec model = model_config_of(run).spec;
   fit_to_rules(model, rules);
   const ParamTable table = trained_parameters(model, rules);
   PendingDirectory pending(out, Existing::Replace);
@@ -201,6 +202,7 @@ FileLock choose_checkpoint(Options& options) {
   run.given_adapter.clear();
   if (!options.cache_dir.empty()) run.cache_dir = options.cache_dir;
   find_inputs(run);
+  if (!run.freeze_vision_tower || !run.freeze_projector) run.block_patches = 1;  // the checkpoint has their tensors
   const bool lora = run.method == "lora";
   const std::string word = options.checkpoint.empty() ? named->checkpoint : options.checkpoint;
   if (!lora && place == &options.adapter)

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "cli/image_job.h"
 #include "cli/job.h"
 #include "cli/no_effect.h"
 #include "cli/objective.h"
@@ -98,8 +99,8 @@ PackingOptions packing_options(const Options& options, const Heartbeat& heartbea
           .packing = options.packing,
           .long_samples = long_samples_from_name(options.long_samples),
           .shuffle = options.shuffle,
-          .patches = options.block_patches,
           .apart = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores_others(),
+          .patches = options.block_patches,
           .seed = options.seed,
           .heartbeat = heartbeat};
 }

@@ -7,6 +7,7 @@
 #include "base/say.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
+#include "cli/image_job.h"
 #include "cli/inputs.h"
 #include "cli/kernel_report.h"
 #include "cli/launch.h"
@@ -14,7 +15,6 @@
 #include "cli/no_effect.h"
 #include "cli/objective.h"
 #include "cli/use.h"
-#include "cli/image_job.h"
 #include "model/model_config.h"
 
 namespace snug {

@@ -40,9 +40,8 @@ std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& m
 
 int64_t block_patches(const Corpus& corpus, const Options& options) {
   const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
-    return dataset.has_images() && !samples.empty()
-               ? Packer(dataset, samples, packing_options(options)).most_patches()
-               : 0;
+    return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
+                                                    : 0;
   };
   return std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
 }

@@ -371,8 +371,9 @@ std::vector<OptionSpec> training_specs() {
       list_option("train_modules", &O::train_modules,
                   "modules that full trains, all else frozen, such as layers.28-31,norm,lm_head (all)"),
       list_option("freeze", &O::freeze, "modules that full does not train, such as embed_tokens,layers.0-15 (none)"),
-      bool_option("freeze_vision_tower", &O::freeze_vision_tower,
-                  "what images go through is not trained; with false, full trains it and lora gives it adapters (true)"),
+      bool_option(
+          "freeze_vision_tower", &O::freeze_vision_tower,
+          "what images go through is not trained; with false, full trains it and lora gives it adapters (true)"),
       bool_option("freeze_projector", &O::freeze_projector,
                   "what fits its rows to the text model is not trained; with false it is, whole (true)"),
       bool_option("freeze_language_model", &O::freeze_language_model,

@@ -30,7 +30,7 @@ struct Options {
   std::set<std::string> given, flags;
   // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
-  uint64_t disk_taken = 0;  // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
+  uint64_t disk_taken = 0;    // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
   int64_t block_patches = 0;  // the most of a block's images, or 0 without images; what read_corpus() has found, too
   std::string objective = "sft";
   std::vector<std::string> data, validation;
@@ -65,7 +65,7 @@ struct Options {
   std::optional<double> beta, nll_weight;  // not given: by objective
   double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1;
 
-  std::optional<double> learning_rate;  // not given: by method and objective
+  std::optional<double> learning_rate;                                  // not given: by method and objective
   std::optional<double> learning_rate_vision, learning_rate_projector;  // not given: learning_rate
   std::string schedule = "cosine";
   std::optional<int64_t> warmup_steps;

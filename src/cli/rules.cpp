@@ -105,8 +105,7 @@ std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfi
   std::vector<std::string> adapted;
   for (const ParamSpec& param : full_parameters(model, false).params) {
     const std::string path = param.name.substr(0, param.name.rfind('.'));
-    const bool left_out =
-        param.tower && (!tower || param.name.starts_with(model.tower.projector_prefix));
+    const bool left_out = param.tower && (!tower || param.name.starts_with(model.tower.projector_prefix));
     if (param.linear && !left_out && target_of(adapter, path)) adapted.push_back(path);
   }
   return adapted;
@@ -263,8 +262,9 @@ ParamRules rules_of(const Options& options) {
     return rules;
   }
   if (options.freeze_language_model)
-    user_error("freeze_language_model: found true, expected --method full beside it: lora leaves the model's own weights "
-               "as they are");
+    user_error(
+        "freeze_language_model: found true, expected --method full beside it: lora leaves the model's own weights "
+        "as they are");
   if (options.lora_init != "default" && !options.adapter.empty())
     user_error("lora_init: found {}, expected nothing: --adapter {} says what the adapter begins with",
                options.lora_init, options.adapter);

@@ -318,7 +318,7 @@ class RuleBook {
     ParamRule rule = rule_within_part(param);
     if (param.tower)
       rule.rate *= param.name.find(model_.tower.projector_prefix) != std::string::npos ? rules_.projector_rate
-                                                                                        : rules_.tower_rate;
+                                                                                       : rules_.tower_rate;
     return rule;
   }
 
