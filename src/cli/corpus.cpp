@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "cli/image_job.h"
+#include "cli/images.h"
 #include "cli/job.h"
 #include "cli/no_effect.h"
 #include "cli/objective.h"
@@ -58,10 +59,13 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   if (tokenizer) {
     encoder = encoder_of(*tokenizer);
     corpus.prompt_format = prompt_format_of(options, model, &*tokenizer);
+    corpus.images = image_input(options, *tokenizer);
   }
   const auto note = [&](const std::string& line) { corpus.notes.push_back(line); };
   const auto read = [&](const std::vector<std::string>& files) {
     DataOptions data = data_options(options, files, model.vocabulary, corpus.prompt_format, note);
+    data.images = corpus.images;
+    data.image_dir = options.image_dir;
     data.heartbeat = heartbeat;
     data.take = require_memory_for_data;
     CachedDataset loaded =
@@ -81,6 +85,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   const RecordKinds& kinds = corpus.training.kinds();
   if (kinds.conversations || kinds.texts) std::ranges::for_each(corpus.prompt_format.notes, note);
   std::ranges::for_each(options_without_effect(options, {.kinds = kinds}), note);
+  std::ranges::for_each(image_options_without_effect(options, corpus.images), note);
   corpus.training_samples = all_samples(corpus.training.samples());
   if (options.validation.empty()) return corpus;
   if (const auto fraction = validation_fraction(options)) {
@@ -131,6 +136,10 @@ void add_content(Fields& fields, std::string_view group, const Dataset& data, co
     hash = hash_of(std::span<const int32_t>(labels), hash_of(ids, hash));
     tokens += static_cast<int64_t>(ids.size());
     loss_tokens += data.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
+    for (const DatasetImage& image : data.images(sample)) {
+      const std::array<uint32_t, 2> size{image.width, image.height};
+      hash = hash_of(std::span<const uint32_t>(size), hash);
+    }
     call(heartbeat);
   }
   const auto add = [&](std::string name, std::string value) {
@@ -160,8 +169,10 @@ Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat
   Options named = options;
   named.data = absolute(named.data);
   if (!validation_fraction(options)) named.validation = absolute(named.validation);
-  for (const char* key : {"objective", "data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
-                          "text_split", "template", "train_on", "thinking"}) {
+  if (!named.image_dir.empty()) named.image_dir = std::filesystem::absolute(named.image_dir).string();
+  for (const char* key :
+       {"objective", "data", "validation", "data_format", "columns", "roles", "prompt", "max_samples", "text_split",
+        "template", "train_on", "thinking", "image_dir", "image_min_pixels", "image_max_pixels", "max_slices"}) {
     const OptionSpec& spec = find_option(key, "data");
     std::string value = spec.get(named);
     if (value.size() > kMostText) value = fmt::format("{}... {}", value.substr(0, kMostText), hex(hash_of(value)));

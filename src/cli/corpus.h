@@ -12,10 +12,10 @@ namespace snug {
 struct Corpus {
   Dataset training, held_out_files;
   std::vector<uint32_t> training_samples, validation_samples;
-  PromptFormat prompt_format;          // for data that is not tokens already
-  std::vector<std::string> notes;      // lines for the user about data and format
-  uint64_t cache_bytes = 0;            // of token ids that are kept (cli/token_cache.h), for Options::disk_taken
-  std::optional<ImageInput> images{};  // what the model takes of images
+  PromptFormat prompt_format;        // for data that is not tokens already
+  std::optional<ImageInput> images;  // what the model takes; nothing: none
+  std::vector<std::string> notes;    // lines for the user about data and format
+  uint64_t cache_bytes = 0;          // of token ids that are kept (cli/token_cache.h), for Options::disk_taken
 
   const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
   bool validates() const { return !validation_samples.empty(); }

@@ -35,9 +35,24 @@ const std::vector<std::string> kModelKeys{"model",         "family",      "init"
                                           "device_memory", "host_memory", "cache_dir"};
 // These keys say where weights lie, for commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
-const std::vector<std::string> kDataKeys{"objective",       "data",         "data_format", "columns",   "roles",
-                                         "prompt",          "max_samples",  "template",    "train_on",  "thinking",
-                                         "sequence_length", "long_samples", "packing",     "text_split"};
+const std::vector<std::string> kDataKeys{"objective",
+                                         "data",
+                                         "data_format",
+                                         "columns",
+                                         "roles",
+                                         "prompt",
+                                         "max_samples",
+                                         "template",
+                                         "train_on",
+                                         "thinking",
+                                         "sequence_length",
+                                         "long_samples",
+                                         "packing",
+                                         "text_split",
+                                         "image_dir",
+                                         "image_min_pixels",
+                                         "image_max_pixels",
+                                         "max_slices"};
 
 // These keys say what is made of replies that are judged.
 const std::vector<std::string> kPreferenceKeys{"preference_loss",   "beta",      "label_smoothing", "nll_weight",

@@ -9,11 +9,6 @@ namespace {
 
 using Reasons = std::vector<std::pair<std::string_view, std::string_view>>;  // by key
 
-bool asked_for(const Options& options, const OptionSpec& spec) {
-  if (options.flags.contains(spec.key)) return true;
-  return options.given.contains(spec.key) && spec.get(options) != spec.get(Options());
-}
-
 bool has_text_files(const Options& options) {
   const auto is_text = [](const std::filesystem::path& file) {
     const auto type = find_data_file_type(file);
@@ -57,6 +52,11 @@ void add_of_training(const Options& options, const Cut& cut, Reasons& reasons) {
 
 }  // namespace
 
+bool is_asked_for(const Options& options, const OptionSpec& spec) {
+  if (options.flags.contains(spec.key)) return true;
+  return options.given.contains(spec.key) && spec.get(options) != spec.get(Options());
+}
+
 std::vector<std::string> options_without_effect(const Options& options, const Circumstances& circumstances) {
   Reasons reasons;
   if (circumstances.kinds) add_of_data(options, *circumstances.kinds, reasons);
@@ -67,14 +67,15 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
       reasons.emplace_back(key, "samples are shown whole");
   if (circumstances.shows_text)
     for (const char* key : {"objective", "data_format", "columns", "roles", "prompt", "max_samples", "template",
-                            "train_on", "thinking", "sequence_length", "long_samples", "packing", "text_split"})
+                            "train_on", "thinking", "sequence_length", "long_samples", "packing", "text_split",
+                            "image_dir", "image_min_pixels", "image_max_pixels", "max_slices"})
       reasons.emplace_back(key, "--text shows bare text");
   // A job file is written for training; other commands are not expected to use all of it.
   const bool for_others_too = !circumstances.cut && !circumstances.kinds;
   std::vector<std::string> lines;
   for (const auto& [key, why] : reasons) {
     const OptionSpec& spec = find_option(std::string(key), "table");
-    if (!asked_for(options, spec)) continue;
+    if (!is_asked_for(options, spec)) continue;
     if (for_others_too && !options.flags.contains(spec.key)) continue;
     lines.push_back(fmt::format("{} {} changes nothing: {}", spec.flag(), spec.get(options), why));
   }

@@ -16,8 +16,10 @@ struct Circumstances {
   bool draws_nothing = false;          // without random numbers: eval, and generate without a temperature
 };
 
-// Returns the lines. An option was asked for if it is on the command line, or in a job file with a value other than its
-// default.
+// Returns whether an option is on the command line, or in a job file with a value other than its default.
+bool is_asked_for(const Options& options, const OptionSpec& spec);
+
+// Returns the lines.
 std::vector<std::string> options_without_effect(const Options& options, const Circumstances& circumstances);
 
 }  // namespace snug

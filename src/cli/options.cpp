@@ -287,6 +287,21 @@ std::vector<OptionSpec> data_specs() {
   };
 }
 
+// Returns the options of images.
+std::vector<OptionSpec> image_specs() {
+  using O = Options;
+  constexpr int64_t kMostPixels = 1 << 28, kMostSlices = 64;
+  return {
+      text_option("image_dir", &O::image_dir, "where relative paths of images begin (the folder of each file of data)"),
+      open_integer_option("image_min_pixels", &O::image_min_pixels,
+                          "Qwen2-VL: smaller images are enlarged to this (preprocessor_config.json's)", kMostPixels),
+      open_integer_option("image_max_pixels", &O::image_max_pixels,
+                          "Qwen2-VL: larger images are reduced to this (preprocessor_config.json's)", kMostPixels),
+      open_integer_option("max_slices", &O::max_slices,
+                          "MiniCPM: into so many slices a large image is cut at most (the model's, 9)", kMostSlices),
+  };
+}
+
 // Returns the options of the learning rate.
 std::vector<OptionSpec> rate_specs() {
   using O = Options;
@@ -505,6 +520,7 @@ void refuse_empty(OptionSpec& spec) {
 const std::vector<OptionSpec>& option_specs() {
   static const std::vector<OptionSpec> specs = [] {
     std::vector<OptionSpec> all = data_specs();
+    std::ranges::move(image_specs(), std::back_inserter(all));
     std::ranges::move(preference_specs(), std::back_inserter(all));
     std::ranges::move(rate_specs(), std::back_inserter(all));
     std::ranges::move(training_specs(), std::back_inserter(all));

@@ -47,7 +47,7 @@ SampleMaker::SampleMaker(const DataOptions& options, const TextEncoder* encoder)
     : options_(options), encoder_(encoder), shape_(options.shape), named_(named_fields(options.shape)) {
   const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
   shape_.prompt_is_all = chat && chat->bos_by_habit();
-  if (options.images) shape_.markup = options.images->markup;
+  if (options.images && options.shape.samples == Samples::Replies) shape_.markup = options.images->markup;
   for (const auto& [role, ours] : options.shape.roles) roles_.push_back(role);
 }
 

@@ -101,4 +101,5 @@ target_compile_definitions(faults_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
 set_tests_properties(faults_test PROPERTIES LABELS slow)
 add_dependencies(faults_test snug snug_faulty_device)
 snug_test(corpus_test ROOMS cli)
+snug_test(image_text_test ROOMS cli)
 snug_test(token_cache_test ROOMS cli)
