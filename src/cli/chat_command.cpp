@@ -12,6 +12,7 @@
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"
+#include "cli/prompt_images.h"
 #include "cli/reply_text.h"
 #include "cli/text.h"
 #include "cli/use.h"
@@ -67,8 +68,9 @@ class Lines {
 // Holds what only rank 0 has: the terminal, and what has been said.
 class Dialogue {
  public:
-  Dialogue(const PromptEncoder& encoder, int64_t most_tokens, bool json)
-      : encoder_(encoder), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
+  // The first text that is typed comes with the images.
+  Dialogue(const PromptEncoder& encoder, const PromptImages& images, int64_t most_tokens, bool json)
+      : encoder_(encoder), images_(images), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
 
   // Returns the conversation up to the next text that is typed, as tokens; none if the input ends.
   std::vector<int32_t> listen(const Heartbeat& heartbeat) {
@@ -78,12 +80,13 @@ class Dialogue {
       if (!line && terminal_) fmt::print("\n");
       if (!line) return {};
       if (line->find_first_not_of(" \t\r") == line->npos) continue;
+      typed_ = *line;
       turns_.push_back({ChatRole::User, *line});
-      std::vector<int32_t> tokens = encoder_.encode(turns_, lines_.place());
+      std::vector<int32_t> tokens = encode();
       if (tokens.size() > most_tokens_ && turns_.size() > 1) {
         say("the conversation has become too long, and begins anew");
         turns_.erase(turns_.begin(), turns_.end() - 1);
-        tokens = encoder_.encode(turns_, lines_.place());
+        tokens = encode();
       }
       if (tokens.size() <= most_tokens_) return tokens;
       say(fmt::format("found {} tokens, expected at most {} before a reply", tokens.size(), most_tokens_));
@@ -98,7 +101,7 @@ class Dialogue {
   }
   void end_reply(const std::string& text, const std::vector<int32_t>& reply) {
     if (json_)
-      fmt::print("{}\n", to_line({{"prompt", turns_.back().content}, {"text", text}, {"ids", reply}}));
+      fmt::print("{}\n", to_line({{"prompt", typed_}, {"text", text}, {"ids", reply}}));
     else
       fmt::print("\n");
     std::fflush(stdout);
@@ -106,14 +109,22 @@ class Dialogue {
   }
 
  private:
+  std::vector<int32_t> encode() const {
+    std::vector<Message> turns = turns_;
+    turns[0].content = images_.write(turns[0].content, lines_.place());
+    return images_.expand(encoder_.encode(turns, lines_.place()), lines_.place());
+  }
+
   static void say(const std::string& what) {
     snug::say(fmt::format("{}; --sequence-length gives more room, --max-new-tokens leaves less for replies\n", what));
   }
 
   const PromptEncoder& encoder_;
+  const PromptImages& images_;
   size_t most_tokens_;
   bool json_, terminal_ = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   Lines lines_;
+  std::string typed_;
   std::vector<Message> turns_;
 };
 
@@ -133,7 +144,10 @@ int chat_command(Options options, const CommandFlags& flags) {
   if (flags.max_new_tokens >= options.sequence_length)
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
+  const PromptImages images(options, flags.images);
+  options.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
+  spec.cut.patches = patch_shapes(options, spec);
   const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   spec.cache_positions = options.sequence_length;
@@ -144,13 +158,15 @@ int chat_command(Options options, const CommandFlags& flags) {
     say_lines(options_without_effect(options, {.draws_nothing = flags.sampling.temperature == 0}));
   }
   use_model(planned, options, std::move(comm), [&](Session& session) {
-    Dialogue dialogue(encoder, options.sequence_length - flags.max_new_tokens, flags.json);
+    Dialogue dialogue(encoder, images, options.sequence_length - flags.max_new_tokens, flags.json);
     Generator generator(session, generate_options(options, flags, encoder));
+    std::vector<uint32_t> shown;
     while (true) {
       const std::vector<int32_t> prompt = listen(session.comm(), dialogue);
       if (prompt.empty()) break;
       const bool speaks = session.rank() == 0;
       ReplyText text(encoder.stream(), flags.stop);
+      images.show(prompt, generator, options, shown);
       const std::vector<int32_t> reply = generator.reply(prompt, [&](int32_t token) {
         const bool goes_on = text.add(token);
         if (speaks) dialogue.show(text.next(!goes_on));

@@ -11,6 +11,7 @@ struct CommandFlags {
   bool json = false, verbose = false;  // verbose: plan
   std::vector<std::string> prompts;    // generate
   std::string prompts_file;
+  std::vector<std::string> images;   // generate and chat: files that prompts come with
   int64_t max_new_tokens = 256;      // generate and chat, as the next three
   SamplingOptions sampling;          // but the seed, which is an option
   std::vector<std::string> stop;     // texts that end a reply

@@ -57,12 +57,15 @@ std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
   return shapes;
 }
 
+ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
+  return {.processor = input.processor,
+          .tower = {model.tower.merge, model.tower.window},
+          .rows = {.threads = usable_cores()}};
+}
+
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const Options& options) {
   if (options.block_patches == 0) return std::nullopt;
-  const ModelSpec model = model_config_of(options).spec;
-  return ImageBatches{.processor = corpus.images.value().processor,
-                      .tower = {model.tower.merge, model.tower.window},
-                      .rows = {.threads = usable_cores()}};
+  return image_batches(corpus.images.value(), model_config_of(options).spec);
 }
 
 }  // namespace snug

@@ -25,7 +25,8 @@ int64_t block_patches(const Corpus& corpus, const Options& options);
 // tower is trained, one for none.
 std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec);
 
-// Returns how images become batches; nothing where there are none.
+// Return how images become batches, in the second case of the data's, where it has some.
+ImageBatches image_batches(const ImageInput& input, const ModelSpec& model);
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const Options& options);
 
 }  // namespace snug

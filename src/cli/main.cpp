@@ -54,6 +54,9 @@ const std::vector<std::string> kDataKeys{"objective",
                                          "image_max_pixels",
                                          "max_slices"};
 
+// These keys say what is made of the images of prompts.
+const std::vector<std::string> kImageKeys{"image_dir", "image_min_pixels", "image_max_pixels", "max_slices"};
+
 // These keys say what is made of replies that are judged.
 const std::vector<std::string> kPreferenceKeys{"preference_loss",   "beta",      "label_smoothing", "nll_weight",
                                                "simpo_gamma",       "reference", "reference_cache", "desirable_weight",
@@ -77,9 +80,9 @@ std::vector<Command> commands() {
       {"eval", "mean loss and perplexity of a model, or model + adapter, on data",
        join(join(kModelKeys, kRankKeys), join(join(kDataKeys, kPreferenceKeys), {"micro_batch_size"})), eval_command},
       {"generate", "complete prompts, as chat turns if the model has a chat template",
-       join(join(kModelKeys, kRankKeys), {"template"}), generate_command},
+       join(join(kModelKeys, kRankKeys), join(kImageKeys, {"template"})), generate_command},
       {"chat", "a conversation: a line is a turn; without a chat template each line is completed by itself",
-       join(join(kModelKeys, kRankKeys), {"template", "sequence_length"}), chat_command},
+       join(join(kModelKeys, kRankKeys), join(kImageKeys, {"template", "sequence_length"})), chat_command},
       {"merge", "base + adapter -> a model directory", join(kModelKeys, {"template", "out", "overwrite"}),
        merge_command},
       {"export", "a model, or model + adapter -> a GGUF file for llama.cpp, and a Modelfile for Ollama",
@@ -151,6 +154,10 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
                    "a data file of {\"prompt\": ...}, or a .txt with a prompt a line");
   }
   if (command == "generate" || command == "chat") {
+    app.add_option("--image", given.flags.images,
+                   "an image, for a model that takes them, before the prompt or in the place of its <image>; may be "
+                   "repeated")
+        ->allow_extra_args(false);
     app.add_option("--max-new-tokens", given.flags.max_new_tokens, "(256)")->check(CLI::Range(1, 1 << 20));
     SamplingOptions& sampling = given.flags.sampling;
     const auto number = [&](const char* name, double& value, double least, double most, const char* help) {

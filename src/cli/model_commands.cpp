@@ -16,6 +16,7 @@
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"
+#include "cli/prompt_images.h"
 #include "cli/prompting.h"
 #include "cli/reply_text.h"
 #include "cli/run_directory.h"
@@ -249,7 +250,10 @@ int generate_command(Options options, const CommandFlags& flags) {
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
+  const PromptImages images(options, flags.images);
+  options.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
+  spec.cut.patches = patch_shapes(options, spec);
   const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
@@ -258,7 +262,8 @@ int generate_command(Options options, const CommandFlags& flags) {
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
   for (const Prompt& prompt : prompts) {
-    encoded.push_back(encoder.encode(prompt.text, prompt.place));
+    encoded.push_back(
+        images.expand(encoder.encode(images.write(prompt.text, prompt.place), prompt.place), prompt.place));
     longest = std::max(longest, encoded.back().size());
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
@@ -275,8 +280,10 @@ int generate_command(Options options, const CommandFlags& flags) {
                                                    return hash_of(std::span(prompt), hash);
                                                  }));
     Generator generator(session, generate_options(options, flags, encoder));
+    std::vector<uint32_t> shown;
     for (size_t i = 0; i < prompts.size(); i++) {
       ReplyText text(encoder.stream(), flags.stop);
+      images.show(encoded[i], generator, options, shown);
       const std::vector<int32_t> reply = generator.generate(encoded[i], [&](int32_t token) { return text.add(token); });
       if (session.rank() != 0) continue;
       if (flags.json) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "data/image_rows.h"
 
 namespace snug {
 namespace {
@@ -88,8 +89,7 @@ void Batcher::place_tokens(const DocumentSpan& document, int64_t start, const Ba
   const auto begin = static_cast<size_t>(start), length = size_t{document.length};
   std::fill_n(replaced_.begin() + start, document.length, false);
   images_.clear();
-  for (const DatasetView& view : dataset_.views(document.sample)) {
-    if (view.begin < document.begin || view.begin + view.tokens > document.begin + document.length) continue;
+  for (const DatasetView& view : views_of(dataset_, document)) {
     const int64_t first = view.begin - document.begin;
     images_.push_back({first, view.rows / tower_.merge, view.columns / tower_.merge});
     std::fill_n(replaced_.begin() + start + first, view.tokens, true);

@@ -15,6 +15,14 @@ std::span<const DatasetImage> images_of(const Dataset& dataset, const DocumentSp
   return {begin, end};
 }
 
+std::span<const DatasetView> views_of(const Dataset& dataset, const DocumentSpan& document) {
+  const std::span<const DatasetView> all = dataset.views(document.sample);
+  const auto is_before = [](const DatasetView& view, uint32_t token) { return view.begin < token; };
+  const auto begin = std::lower_bound(all.begin(), all.end(), document.begin, is_before);
+  const auto end = std::lower_bound(begin, all.end(), document.begin + document.length, is_before);
+  return {begin, end};
+}
+
 std::optional<ImageTask> ImagesOfDocuments::next() {
   while (images_.empty()) {
     const std::optional<DocumentSpan> document = next_document_();

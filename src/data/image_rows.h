@@ -31,7 +31,8 @@ class ImagesOfDocuments {
   std::span<const DatasetImage> images_;  // of the document, that are left
 };
 
-// Returns the images that lie within a document.
+// Return the images, and the views, that lie within a document.
+std::span<const DatasetView> views_of(const Dataset& dataset, const DocumentSpan& document);
 std::span<const DatasetImage> images_of(const Dataset& dataset, const DocumentSpan& document);
 
 struct ImageRowsOptions {

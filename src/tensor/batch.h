@@ -4,6 +4,7 @@
 
 #include <array>
 #include <span>
+#include <vector>
 
 #include "tensor/view.h"
 
@@ -58,16 +59,18 @@ struct ImageArrays {
   }
 };
 
-// Holds the arrays of a pass that generates: n tokens and their positions, and the token whose logits are wanted.
+// Holds the arrays of a pass that generates: n tokens and their positions, the token whose logits are wanted and, where
+// some tokens stand for images, which of them take the rows that a tower made of these.
 template <class Array>
 struct TokenArrays {
   Array ids;        // [n]
-  Array positions;  // [n]
+  Array positions;  // [n], or [axes, n]
   Array row;        // [1]
+  Array places{};   // [rows of the tower], or none; -1 for a row that stands for none of the n tokens
 
-  static TokenArrays of(std::span<const Array> a) {
-    check(a.size() >= 3, "{} arrays of tokens, expected 3", a.size());
-    return {a[0], a[1], a[2]};
+  static TokenArrays of(std::span<const Array> a, bool places) {
+    check(a.size() >= (places ? 4 : 3), "{} arrays of tokens, expected {}", a.size(), places ? 4 : 3);
+    return {a[0], a[1], a[2], places ? a[3] : Array{}};
   }
 };
 
@@ -95,9 +98,11 @@ inline std::array<ArrayField, 5> image_fields(DType dtype, int64_t patches, int6
   return {{{dtype, {patches, numbers}}, {DType::I32, {2, patches}}, bounds, bounds, {DType::I32, {patches / merge}}}};
 }
 
-inline std::array<ArrayField, 3> token_fields(int64_t tokens, int64_t axes = 1) {
+inline std::vector<ArrayField> token_fields(int64_t tokens, int64_t axes = 1, int64_t tower_rows = 0) {
   const ArrayField ids{DType::I32, {tokens}};
-  return {{ids, axes == 1 ? ids : ArrayField{DType::I32, {axes, tokens}}, {DType::I32, {1}}}};
+  std::vector<ArrayField> fields{ids, axes == 1 ? ids : ArrayField{DType::I32, {axes, tokens}}, {DType::I32, {1}}};
+  if (tower_rows > 0) fields.push_back({DType::I32, {tower_rows}});
+  return fields;
 }
 
 // Numbers of the arrays, to be written.
@@ -113,9 +118,12 @@ std::span<T> numbers_of(const TensorView& view) {
 inline BatchViews batch_views(std::span<const TensorView> views) {
   return BatchArrays<TensorView>::of(views).map(numbers_of<int32_t>, numbers_of<float>);
 }
+// The last of the views that HostJob::FillTokens gets are the bytes in which the arrays lie.
 inline TokenViews token_views(std::span<const TensorView> views) {
-  const auto arrays = TokenArrays<TensorView>::of(views);
-  return {numbers_of<int32_t>(arrays.ids), numbers_of<int32_t>(arrays.positions), numbers_of<int32_t>(arrays.row)};
+  const bool places = views.size() > 4;
+  const auto arrays = TokenArrays<TensorView>::of(views, places);
+  return {numbers_of<int32_t>(arrays.ids), numbers_of<int32_t>(arrays.positions), numbers_of<int32_t>(arrays.row),
+          places ? numbers_of<int32_t>(arrays.places) : std::span<int32_t>()};
 }
 
 }  // namespace snug

@@ -9,18 +9,47 @@ namespace snug {
 Generator::Generator(Session& session, GenerateOptions options)
     : session_(session), options_(std::move(options)), sampler_(options_.sampling) {
   session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    const TokenViews tokens = token_views(views);
-    for (size_t i = 0; i < tokens.ids.size(); i++) {
-      const bool fed = i < fed_.size();  // the next tokens overwrite rows after these before any op sees them
-      tokens.ids[i] = fed ? fed_[i] : 0;
-      tokens.positions[i] = fed ? static_cast<int32_t>(cached_.size() + i) : 0;
-    }
-    tokens.row[0] = static_cast<int32_t>(fed_.size()) - 1;
+    fill_tokens(token_views(views));
   });
   session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const float* logits = views[0].as<float>();
     logits_.assign(logits, logits + views[0].count());
   });
+}
+
+void Generator::fill_tokens(const TokenViews& tokens) {
+  const size_t count = tokens.ids.size(), axes = tokens.positions.size() / count;
+  const auto room = static_cast<size_t>(session_.spec().cache_positions);
+  for (size_t i = 0; i < count; i++) {
+    const bool fed = i < fed_.size();  // the next tokens overwrite rows after these before any op sees them
+    tokens.ids[i] = fed ? fed_[i] : 0;
+    const size_t at = cached_.size() + i;
+    for (size_t axis = 0; axis < axes; axis++) {
+      const int32_t position = axes == 1 ? static_cast<int32_t>(at) : fed ? positions_[axis * room + at] : 0;
+      tokens.positions[axis * count + i] = fed ? position : 0;
+    }
+  }
+  tokens.row[0] = static_cast<int32_t>(fed_.size()) - 1;
+  const auto begin = static_cast<int32_t>(cached_.size()), end = begin + static_cast<int32_t>(fed_.size());
+  for (size_t row = 0; row < tokens.places.size(); row++) {
+    const int32_t token = row_tokens_[row];
+    tokens.places[row] = begin <= token && token < end ? token - begin : -1;
+  }
+}
+
+void Generator::look(std::span<const ImageTokens> images, const std::function<ImageCounts(const ImageViews&)>& fill) {
+  cached_.clear();
+  const int64_t room = session_.spec().cache_positions;
+  positions_.resize(static_cast<size_t>(3 * room));
+  write_positions(positions_, room, 0, room, images);
+  session_.on(HostJob::FillImages, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
+    const ImageViews arrays = image_views(views);
+    const ImageCounts counts = fill(arrays);
+    runtime.images = counts.images;
+    runtime.image_windows = counts.windows;
+    row_tokens_.assign(arrays.places.begin(), arrays.places.end());
+  });
+  session_.run(Task::Look);
 }
 
 std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const TokenHandler& on_token) {
@@ -39,7 +68,8 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const Tok
   prompt = prompt.subspan(cached_.size());
   while (!prompt.empty()) {
     const size_t count = std::min(prompt.size(), static_cast<size_t>(kPrefillTokens));
-    feed(count > 1 ? Task::Prefill : Task::Decode, prompt.first(count));
+    // A token that stands for an image is never decoded.
+    feed(count > 1 || !row_tokens_.empty() ? Task::Prefill : Task::Decode, prompt.first(count));
     prompt = prompt.subspan(count);
   }
   std::vector<int32_t> reply;

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "data/image_layout.h"
 #include "train/sampling.h"
 #include "train/session.h"
 
@@ -25,6 +26,9 @@ class Generator {
  public:
   Generator(Session& session, GenerateOptions options);
 
+  // Lets the tower look at the images of the prompts that follow, which have them all at the same tokens. `fill`
+  // fills the arrays of images as if the prompt were all of the batch. Empties the caches.
+  void look(std::span<const ImageTokens> images, const std::function<ImageCounts(const ImageViews&)>& fill);
   // Returns the new tokens, from empty caches. prompt.size() + max_new_tokens may not exceed the session's
   // cache_positions, and a prompt has at least one token; InternalError otherwise.
   std::vector<int32_t> generate(std::span<const int32_t> prompt, const TokenHandler& on_token = {});
@@ -38,12 +42,15 @@ class Generator {
  private:
   // Runs tokens through the model, behind those in the caches; logits_ are then the last token's.
   void feed(Task task, std::span<const int32_t> tokens);
+  void fill_tokens(const TokenViews& tokens);
 
   Session& session_;
   GenerateOptions options_;
   std::vector<int32_t> cached_;   // the tokens that the caches hold
   std::span<const int32_t> fed_;  // by the running program
   std::vector<float> logits_;
+  std::vector<int32_t> positions_;   // of all tokens that fit, on three axes
+  std::vector<int32_t> row_tokens_;  // by row of the tower: the token that it stands for, or -1
   Sampler sampler_;
   uint64_t draws_ = 0;
 };

@@ -2,17 +2,10 @@
 #pragma once
 
 #include "data/batcher.h"
-#include "data/image_rows.h"
+#include "data/image_batcher.h"
 #include "train/trainer.h"
 
 namespace snug {
-
-// Says how the images of a data set become the arrays of a pass.
-struct ImageBatches {
-  ImageProcessor processor;
-  TowerShape tower;
-  ImageRowsOptions rows;
-};
 
 class StreamSource : public BatchSource {
  public:
@@ -30,14 +23,11 @@ class StreamSource : public BatchSource {
   const BlockStream& stream() const { return stream_; }
 
  private:
-  const Dataset& dataset_;
   BlockStream stream_;
-  std::optional<ImageBatches> images_;
-  std::optional<PassRows> rows_;
+  std::optional<ImageBatcher> images_;
   Batcher batcher_;
   int rank_;
   Half half_ = Half::Both;
-  std::vector<float> numbers_;  // scratch: patches as their images have them
 };
 
 }  // namespace snug

@@ -20,7 +20,7 @@ const std::map<Task, std::vector<Task>>& successors() {
   static const std::map<Task, std::vector<Task>> table{
       {Task::Load,
        {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Score, Task::Save, Task::Export, Task::Prefill,
-        Task::Decode}},
+        Task::Decode, Task::Look}},
       {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Score, Task::Save, Task::Export}},
       {Task::Pass, {Task::Update}},
       {Task::First, {Task::Middle, Task::Last}},
@@ -35,8 +35,9 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::Score, {Task::Score, Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
       {Task::Export, {Task::Save}},
-      {Task::Prefill, {Task::Prefill, Task::Decode}},
-      {Task::Decode, {Task::Decode, Task::Prefill}},
+      {Task::Prefill, {Task::Prefill, Task::Decode, Task::Look}},
+      {Task::Decode, {Task::Decode, Task::Prefill, Task::Look}},
+      {Task::Look, {Task::Look, Task::Prefill, Task::Decode}},
   };
   return table;
 }
@@ -275,7 +276,9 @@ class Compiler {
 
   void lower_generating() {
     const std::vector<Operand> caches = make_caches(job_, spec_.cache_positions + kPrefillTokens - 1);
-    lower_generation(job_, add(Task::Prefill), kPrefillTokens, caches);
+    std::optional<Operand> tower_rows;
+    if (const int64_t patches = spec_.cut.patches_of(0)) tower_rows = lower_looking(job_, add(Task::Look), patches);
+    lower_generation(job_, add(Task::Prefill), kPrefillTokens, caches, tower_rows);
     lower_generation(job_, add(Task::Decode), 1, caches);
     result_.passes = {Task::Decode};
   }
@@ -338,9 +341,9 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 17> kNames{
+  constexpr std::array<std::string_view, 18> kNames{
       "load",  "restore", "pass",     "first", "middle", "last",   "pass_pending", "first_pending", "update",
-      "flush", "reapply", "evaluate", "score", "save",   "export", "prefill",      "decode"};
+      "flush", "reapply", "evaluate", "score", "save",   "export", "prefill",      "decode",        "look"};
   return kNames[static_cast<size_t>(task)];
 }
 

@@ -28,7 +28,7 @@ struct JobSpec {
   int rank = 0;                         // of cut.ranks
   std::optional<SavedState> saved;      // Train: what is restored; without it, what this rank would save
   bool evaluate = false;                // Train: evaluation between steps
-  int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together
+  int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together; cut.patches: of its images
   std::optional<DType> export_dtype{};  // of a whole model that is written; nothing: each tensor's in the sources
 };
 
@@ -54,6 +54,7 @@ enum class Task : uint8_t {
   Export,   // adapter or model -> files
   Prefill,  // up to kPrefillTokens of a prompt into the caches, padded to that number
   Decode,   // one token
+  Look,     // the images of a prompt: what the tower makes of them, for the prefills that follow
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);

@@ -247,17 +247,36 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   return caches;
 }
 
-void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches) {
+Operand lower_looking(const JobContext& job, ProgramId program, int64_t patches) {
+  Emitter e(job.set, program, job.facts);
+  ProgramPlacement placement(job, e, nullptr);
+  Builder tower(e, placement, job.table, job.numerics.compute, patches);
+  const Value rows = Forward(job, placement).tower(tower, emit_images(job, e, patches));
+  const Operand kept = new_tensor(job.set, "tower_rows", job.numerics.compute, tower.shape(rows), Role::Cache,
+                                  Space::Device, Life::Persistent);
+  e.op("keep", Copy{}, {read(tower.use(rows)), write(kept)});
+  retire_later(e.program(), job.strategy.buffer_hold_ops);
+  return kept;
+}
+
+void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches,
+                      const std::optional<Operand>& tower_rows) {
   Emitter e(job.set, program, job.facts);
   ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
-  const auto arrays = TokenArrays<Operand>::of(
-      HostArrays("batch", token_fields(tokens, job.model.rope_axes.count())).emit(e, HostTask{HostJob::FillTokens}));
-  const Value x = Forward(job, placement).text(b, arrays.ids, [&](size_t layer) -> LayerContext {
+  const int64_t rows = tower_rows ? tower_rows->shape.rows() : 0;
+  const auto arrays =
+      TokenArrays<Operand>::of(HostArrays("batch", token_fields(tokens, job.model.rope_axes.count(), rows))
+                                   .emit(e, HostTask{HostJob::FillTokens}),
+                               tower_rows.has_value());
+  const auto context = [&](size_t layer) -> LayerContext {
     return {arrays.positions,     job.rope_table_of(layer), {}, 0, caches[layer - job.model.tower_layers()],
             job.query_rope_table, job.model.rope_axes};
-  });
+  };
+  std::function<void(Value)> splice;
+  if (tower_rows) splice = [&](Value x) { b.splice(x, b, b.given("tower_rows", *tower_rows), arrays.places); };
+  const Value x = Forward(job, placement).text(b, arrays.ids, context, splice);
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);
   retire_later(e.program(), job.strategy.buffer_hold_ops);

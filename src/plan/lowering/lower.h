@@ -18,8 +18,11 @@ void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int
 RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losses, int64_t pass);
 
 // Emits generation: at most `tokens` new tokens go through the model, over the caches of earlier ones, and the logits
-// of one of them go to the host. Caches must have room for all `tokens`.
-void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches);
+// of one of them go to the host. Caches must have room for all `tokens`. Some of the tokens may stand for `tower_rows`.
+void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches,
+                      const std::optional<Operand>& tower_rows = std::nullopt);
+// Emits a tower over the images of a prompt, and returns where its rows are kept.
+Operand lower_looking(const JobContext& job, ProgramId program, int64_t patches);
 // Returns one cache for each layer, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 

@@ -1,0 +1,95 @@
+#include "cli/prompt_images.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/images.h"
+#include "cli/text.h"
+#include "data/record_images.h"
+
+namespace snug {
+namespace {
+
+constexpr std::string_view kMarker = "<image>";
+
+}  // namespace
+
+PromptImages::PromptImages(const Options& options, const std::vector<std::string>& files) {
+  if (files.empty()) return;
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(options));
+  input_ = image_input(options, tokenizer);
+  if (!input_) user_error("--image {}: found an image, expected none: {} takes no images", files[0], options.model);
+  images_.emplace(*input_, encoder_of(tokenizer));
+  std::vector<ImageReference> references;
+  for (const std::string& file : files) references.push_back({file, "--image"});
+  planned_ = images_->plan(references, options.image_dir);
+}
+
+int64_t PromptImages::patches() const {
+  int64_t patches = 0;
+  for (const PlannedImage& image : planned_) patches += image.plan.patches;
+  return patches;
+}
+
+std::string PromptImages::write(const std::string& text, const std::string& place) const {
+  if (empty()) return text;
+  for (const std::string& token : tokens_of(input_->markup))
+    if (token != kMarker && text.find(token) != std::string::npos)
+      user_error("{}: found '{}' in the text, which the model has for images alone, expected the marker {}", place,
+                 token, kMarker);
+  Conversation turn{{ChatRole::User, ""}};
+  std::string& content = turn[0].content;
+  size_t markers = 0, begin = 0;
+  for (size_t at = text.find(kMarker); at != text.npos; at = text.find(kMarker, begin), markers++) {
+    content += text.substr(begin, at - begin) + kImageMark;
+    begin = at + kMarker.size();
+  }
+  if (markers == 0)
+    for (size_t i = 0; i < planned_.size(); i++) content += kImageMark + input_->markup.behind_unmarked;
+  content += text.substr(begin);
+  if (markers > 0 && markers != planned_.size())
+    user_error("{}: found {} markers {} and {} images, expected as many, or no marker", place, markers, kMarker,
+               planned_.size());
+  images_->write(planned_, turn);
+  return content;
+}
+
+std::vector<int32_t> PromptImages::expand(std::vector<int32_t> ids, const std::string& place) const {
+  if (empty()) return ids;
+  Sample sample{.ids = std::move(ids)};
+  sample.labels.assign(sample.ids.size(), kNoLabel);
+  at_place(place, [&] { images_->expand(planned_, sample); });
+  return std::move(sample.ids);
+}
+
+void PromptImages::show(std::span<const int32_t> prompt, Generator& generator, const Options& options,
+                        std::vector<uint32_t>& shown) const {
+  if (empty()) return;
+  // The prompt as it was before each view's token was repeated.
+  Sample sample;
+  size_t image = 0, view = 0;
+  for (size_t i = 0; i < prompt.size(); i++) {
+    sample.ids.push_back(prompt[i]);
+    if (prompt[i] != input_->pad_token || image == planned_.size()) continue;
+    const ImagePlan& plan = planned_[image].plan;
+    i += static_cast<size_t>(tokens_of_view(input_->processor, plan.views[view])) - 1;
+    if (++view == plan.views.size()) view = 0, image++;
+  }
+  sample.labels.assign(sample.ids.size(), kNoLabel);
+  images_->expand(planned_, sample);
+  std::vector<uint32_t> begins;
+  for (const DatasetView& one : sample.views) begins.push_back(one.begin);
+  if (begins == shown) return;
+  Dataset alone;
+  alone.add(sample);
+  const ModelSpec model = model_config_of(options).spec;
+  ImageBatcher batcher(alone, image_batches(*input_, model));
+  std::vector<ImageTokens> tokens;
+  for (const DatasetView& one : alone.views(0))
+    tokens.push_back({one.begin, one.rows / model.tower.merge, one.columns / model.tower.merge});
+  const DocumentSpan all{0, 0, static_cast<uint32_t>(alone.length(0))};
+  generator.look(tokens, [&](const ImageViews& views) { return batcher.fill(std::span(&all, 1), views); });
+  shown = std::move(begins);
+}
+
+}  // namespace snug

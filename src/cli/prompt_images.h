@@ -1,0 +1,38 @@
+// Puts images, which --image names, before what a model is asked.
+#pragma once
+
+#include "cli/image_job.h"
+#include "data/sample_images.h"
+#include "train/generate.h"
+
+namespace snug {
+
+// Holds the images of all prompts of a command. Without any it changes nothing.
+class PromptImages {
+ public:
+  // Reads the files' headers. UserError that names the option for images of a model that takes none, and for what is
+  // no image.
+  PromptImages(const Options& options, const std::vector<std::string>& files);
+  PromptImages(const PromptImages&) = delete;
+  PromptImages& operator=(const PromptImages&) = delete;
+
+  bool empty() const { return planned_.empty(); }
+  // Returns the patches of all images.
+  int64_t patches() const;
+  // Returns a text with the images in the place of its markers "<image>" or, without markers, before it. UserError,
+  // named by `place`, for other numbers of them, and for a text that has the model's own tokens of images.
+  std::string write(const std::string& text, const std::string& place) const;
+  // Returns the tokens of a prompt with each view's token as often as the view has rows.
+  std::vector<int32_t> expand(std::vector<int32_t> ids, const std::string& place) const;
+  // Lets a generator look at the images of an expanded prompt, unless it has seen them at the same tokens: `shown` says
+  // at which, view by view.
+  void show(std::span<const int32_t> prompt, Generator& generator, const Options& options,
+            std::vector<uint32_t>& shown) const;
+
+ private:
+  std::optional<ImageInput> input_;
+  std::optional<SampleImages> images_;
+  std::vector<PlannedImage> planned_;
+};
+
+}  // namespace snug

@@ -1,0 +1,37 @@
+// Fills the arrays of a pass's images from their files.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "data/image_layout.h"
+#include "data/image_rows.h"
+
+namespace snug {
+
+// Says how the images of a data set become the arrays of a pass.
+struct ImageBatches {
+  ImageProcessor processor;
+  TowerShape tower;
+  ImageRowsOptions rows;
+};
+
+// For one thread.
+class ImageBatcher {
+ public:
+  // The data set must outlive it.
+  ImageBatcher(const Dataset& dataset, const ImageBatches& batches);
+
+  // Fills in the images of documents whose tokens lie end to end, from token 0 of the batch on. Throws as PassRows and
+  // ImageLayout do.
+  ImageCounts fill(std::span<const DocumentSpan> documents, const ImageViews& views, const Heartbeat& heartbeat = {});
+
+ private:
+  const Dataset& dataset_;
+  TowerShape tower_;
+  PassRows rows_;
+  std::vector<float> numbers_;  // scratch: patches as their images have them
+  std::vector<int64_t> order_;  // scratch: which of these is each of the batch
+};
+
+}  // namespace snug
