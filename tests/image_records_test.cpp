@@ -229,8 +229,10 @@ TEST_F(ImageRecords, ADataUrlIsAnImage) {
       read(talk(fmt::format(R"([{{"type": "image_url", "image_url": {{"url": "{}"}}}}])", kPixel), ""));
   ASSERT_EQ(samples.at(0).images.size(), 1u);
   const SampleImage& image = samples[0].images[0];
-  EXPECT_EQ(image.path, "");
-  EXPECT_EQ(image.bytes.size(), 69u);
+  // Where it stands in the file as it is it is not held.
+  EXPECT_EQ(image.path, file().string());
+  EXPECT_EQ(image.bytes, "");
+  EXPECT_EQ(read_text(file(), 1 << 20).substr(image.place, image.place_bytes), kPixel);
   EXPECT_EQ(std::pair(image.width, image.height), std::pair(1u, 1u));
   EXPECT_THAT(image.source, HasSubstr("data.jsonl, line 1, key 'messages[0]', key 'content[0].image_url'"));
 }
@@ -448,10 +450,37 @@ TEST_F(PassRowsOf, AnImageThatHasAnotherSizeSinceIsNamed) {
   EXPECT_TRUE(fails_with<UserError>([&] { rows.fill(documents(dataset), out); }, "key 'images[0]' (\"a.jpg\"): "));
 }
 
+// Where a data URL stands in the file as it is it is read there; else its bytes are held.
 TEST_F(PassRowsOf, TheBytesOfARecordAreDecodedToo) {
-  const Dataset dataset = load(talk(fmt::format(R"([{{"type": "image", "image": "{}"}}])", kPixel), ""));
-  std::vector<float> out(static_cast<size_t>(4 * options_.images->processor.row_size()));
-  EXPECT_EQ(PassRows(dataset, options_.images->processor, {}).fill(documents(dataset), out), 4);
+  const std::string record = talk(fmt::format(R"([{{"type": "image", "image": "{}"}}])", kPixel), "");
+  std::string escaped = record;
+  for (size_t at = 0; (at = escaped.find('/', at)) != escaped.npos; at += 2) escaped.insert(at, 1, '\\');
+  const struct {
+    const char* name;
+    std::string text;
+    bool held;
+  } cases[] = {{"a.jsonl", "\n" + talk(R"("a")", "") + "\r\n  " + record, false},
+               {"b.jsonl", "\xef\xbb\xbf" + record, false},
+               {"c.json", "[\n" + record + ",\n " + record + "]", false},
+               {"d.json", R"({"version": 1, "data": [)" + record + "]}", false},
+               {"e.jsonl", escaped, true}};
+  for (const auto& [name, text, held] : cases) {
+    SCOPED_TRACE(name);
+    options_.files = {directory_.path() / name};
+    std::ofstream(options_.files[0]) << text;
+    const Dataset dataset = load_dataset(options_, &encoder_);
+    const int64_t last = dataset.samples() - 1;
+    EXPECT_EQ(dataset.images(last)[0].held_bytes > 0, held);
+    std::vector<float> out(static_cast<size_t>(8 * options_.images->processor.row_size()));
+    PassRows rows(dataset, options_.images->processor, {});
+    EXPECT_GE(rows.fill(documents(dataset), out), 4);
+    std::filesystem::resize_file(options_.files[0], 20);
+    const auto fill = [&] { rows.fill(documents(dataset), out); };
+    if (held)
+      fill();
+    else
+      EXPECT_TRUE(fails_with<UserError>(fill, "key 'content[0].image': the file ends before it"));
+  }
 }
 
 }  // namespace

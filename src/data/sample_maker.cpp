@@ -67,6 +67,7 @@ void SampleMaker::require_format() const {
 
 void SampleMaker::look_at(const std::filesystem::path& file, const Record& first, bool json) {
   json_ = json;
+  file_ = file;
   image_folder_ = options_.image_dir.empty() ? file.parent_path() : options_.image_dir;
   require_format();
   const bool replies = options_.shape.samples == Samples::Replies;
@@ -117,7 +118,7 @@ Made SampleMaker::make(const Record& record) const {
     if (auto* document = std::get_if<Document>(&example.content)) made.samples.push_back(encode(document->text, made));
     if (auto* conversation = std::get_if<Conversation>(&example.content)) {
       std::vector<PlannedImage> images;
-      if (images_) images = images_->plan(example.images, image_folder_);
+      if (images_) images = images_->plan(example.images, image_folder_, file_, record);
       for (Conversation& one : with_thinking(std::move(*conversation), options_.thinking))
         made.samples.push_back(encode(one, example.tools, made, images));
     }
