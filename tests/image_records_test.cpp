@@ -436,6 +436,41 @@ TEST_F(PassRowsOf, TheRowsOfAllViewsFollowEachOther) {
   }
 }
 
+// Whatever is expected, and whether it is what is asked for, the rows are those of what is asked for.
+TEST_F(PassRowsOf, WhatIsExpectedIsDecodedAheadAndChangesNothing) {
+  const std::string one = talk(R"("<image>b<image>")", R"(, "images": ["420.jpg", "exif6.jpg"])");
+  const std::string other = talk(R"("<image>")", R"(, "images": ["lossy.webp"])");
+  const Dataset dataset = load(one + "\n" + talk(R"("c")", "") + "\n" + other + "\n" + one);
+  const std::vector<DocumentSpan> all = documents(dataset);
+  ASSERT_EQ(all.size(), 4u);
+  const ImageProcessor& processor = options_.images->processor;
+  std::vector<float> expected(1 << 18), out(1 << 18);
+  const auto rows_of = [&](std::span<const DocumentSpan> lot, std::vector<float>& to) {
+    return PassRows(dataset, processor, {}).fill(lot, to);
+  };
+  PassRows rows(dataset, processor, {.threads = 2, .most_bytes = 1});
+  const auto expect_rows = [&](std::span<const DocumentSpan> lot) {
+    std::ranges::fill(expected, 0.0f);
+    std::ranges::fill(out, 0.0f);
+    EXPECT_EQ(rows.fill(lot, out), rows_of(lot, expected));
+    EXPECT_EQ(out, expected);
+  };
+  const std::span<const DocumentSpan> documents = all;
+  rows.expect(documents);
+  expect_rows(documents.first(2));
+  rows.expect(documents.subspan(1));  // goes on
+  expect_rows(documents.subspan(2, 1));
+  rows.expect(documents.first(2));  // begins anew
+  expect_rows(documents.first(1));
+  expect_rows(documents.subspan(2));  // nothing is expected
+  rows.expect(documents);
+  expect_rows(documents.subspan(2, 1));  // another one is
+  expect_rows(documents.subspan(1, 1));
+  rows.expect(documents);  // and never asked for
+  PassRows moved = std::move(rows);
+  EXPECT_EQ(moved.fill(documents.first(1), out), rows_of(documents.first(1), expected));
+}
+
 TEST_F(PassRowsOf, AnImageThatHasAnotherSizeSinceIsNamed) {
   options_.image_dir.clear();
   std::filesystem::copy_file(fixture("image/noise.png"), directory_.path() / "a.jpg");
