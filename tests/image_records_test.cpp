@@ -112,8 +112,9 @@ class ImageRecords : public ::testing::Test {
     } catch (const UserError& error) {
       const std::string_view text = error.what();
       if (text.find('\n') != text.npos) return testing::AssertionFailure() << "several lines: " << text;
-      if (text.find("data.jsonl, line 1") == text.npos)
-        return testing::AssertionFailure() << "without file and line: " << text;
+      const size_t place = text.find("data.jsonl, line 1");
+      if (place == text.npos || text.find("data.jsonl, line 1", place + 1) != text.npos)
+        return testing::AssertionFailure() << "without file and line, once: " << text;
       if (text.find(part) == text.npos) return testing::AssertionFailure() << "without '" << part << "': " << text;
       return testing::AssertionSuccess();
     }
@@ -229,8 +230,10 @@ TEST_F(ImageRecords, ADataUrlIsAnImage) {
       read(talk(fmt::format(R"([{{"type": "image_url", "image_url": {{"url": "{}"}}}}])", kPixel), ""));
   ASSERT_EQ(samples.at(0).images.size(), 1u);
   const SampleImage& image = samples[0].images[0];
-  EXPECT_EQ(image.path, "");
-  EXPECT_EQ(image.bytes.size(), 69u);
+  // Where it stands in the file as it is it is not held.
+  EXPECT_EQ(image.path, file().string());
+  EXPECT_EQ(image.bytes, "");
+  EXPECT_EQ(read_text(file(), 1 << 20).substr(image.place, image.place_bytes), kPixel);
   EXPECT_EQ(std::pair(image.width, image.height), std::pair(1u, 1u));
   EXPECT_THAT(image.source, HasSubstr("data.jsonl, line 1, key 'messages[0]', key 'content[0].image_url'"));
 }
@@ -433,6 +436,41 @@ TEST_F(PassRowsOf, TheRowsOfAllViewsFollowEachOther) {
   }
 }
 
+// Whatever is expected, and whether it is what is asked for, the rows are those of what is asked for.
+TEST_F(PassRowsOf, WhatIsExpectedIsDecodedAheadAndChangesNothing) {
+  const std::string one = talk(R"("<image>b<image>")", R"(, "images": ["420.jpg", "exif6.jpg"])");
+  const std::string other = talk(R"("<image>")", R"(, "images": ["lossy.webp"])");
+  const Dataset dataset = load(one + "\n" + talk(R"("c")", "") + "\n" + other + "\n" + one);
+  const std::vector<DocumentSpan> all = documents(dataset);
+  ASSERT_EQ(all.size(), 4u);
+  const ImageProcessor& processor = options_.images->processor;
+  std::vector<float> expected(1 << 18), out(1 << 18);
+  const auto rows_of = [&](std::span<const DocumentSpan> lot, std::vector<float>& to) {
+    return PassRows(dataset, processor, {}).fill(lot, to);
+  };
+  PassRows rows(dataset, processor, {.threads = 2, .most_bytes = 1});
+  const auto expect_rows = [&](std::span<const DocumentSpan> lot) {
+    std::ranges::fill(expected, 0.0f);
+    std::ranges::fill(out, 0.0f);
+    EXPECT_EQ(rows.fill(lot, out), rows_of(lot, expected));
+    EXPECT_EQ(out, expected);
+  };
+  const std::span<const DocumentSpan> documents = all;
+  rows.expect(documents);
+  expect_rows(documents.first(2));
+  rows.expect(documents.subspan(1));  // goes on
+  expect_rows(documents.subspan(2, 1));
+  rows.expect(documents.first(2));  // begins anew
+  expect_rows(documents.first(1));
+  expect_rows(documents.subspan(2));  // nothing is expected
+  rows.expect(documents);
+  expect_rows(documents.subspan(2, 1));  // another one is
+  expect_rows(documents.subspan(1, 1));
+  rows.expect(documents);  // and never asked for
+  PassRows moved = std::move(rows);
+  EXPECT_EQ(moved.fill(documents.first(1), out), rows_of(documents.first(1), expected));
+}
+
 TEST_F(PassRowsOf, AnImageThatHasAnotherSizeSinceIsNamed) {
   options_.image_dir.clear();
   std::filesystem::copy_file(fixture("image/noise.png"), directory_.path() / "a.jpg");
@@ -448,10 +486,37 @@ TEST_F(PassRowsOf, AnImageThatHasAnotherSizeSinceIsNamed) {
   EXPECT_TRUE(fails_with<UserError>([&] { rows.fill(documents(dataset), out); }, "key 'images[0]' (\"a.jpg\"): "));
 }
 
+// Where a data URL stands in the file as it is it is read there; else its bytes are held.
 TEST_F(PassRowsOf, TheBytesOfARecordAreDecodedToo) {
-  const Dataset dataset = load(talk(fmt::format(R"([{{"type": "image", "image": "{}"}}])", kPixel), ""));
-  std::vector<float> out(static_cast<size_t>(4 * options_.images->processor.row_size()));
-  EXPECT_EQ(PassRows(dataset, options_.images->processor, {}).fill(documents(dataset), out), 4);
+  const std::string record = talk(fmt::format(R"([{{"type": "image", "image": "{}"}}])", kPixel), "");
+  std::string escaped = record;
+  for (size_t at = 0; (at = escaped.find('/', at)) != escaped.npos; at += 2) escaped.insert(at, 1, '\\');
+  const struct {
+    const char* name;
+    std::string text;
+    bool held;
+  } cases[] = {{"a.jsonl", "\n" + talk(R"("a")", "") + "\r\n  " + record, false},
+               {"b.jsonl", "\xef\xbb\xbf" + record, false},
+               {"c.json", "[\n" + record + ",\n " + record + "]", false},
+               {"d.json", R"({"version": 1, "data": [)" + record + "]}", false},
+               {"e.jsonl", escaped, true}};
+  for (const auto& [name, text, held] : cases) {
+    SCOPED_TRACE(name);
+    options_.files = {directory_.path() / name};
+    std::ofstream(options_.files[0]) << text;
+    const Dataset dataset = load_dataset(options_, &encoder_);
+    const int64_t last = dataset.samples() - 1;
+    EXPECT_EQ(dataset.images(last)[0].held_bytes > 0, held);
+    std::vector<float> out(static_cast<size_t>(8 * options_.images->processor.row_size()));
+    PassRows rows(dataset, options_.images->processor, {});
+    EXPECT_GE(rows.fill(documents(dataset), out), 4);
+    std::filesystem::resize_file(options_.files[0], 20);
+    const auto fill = [&] { rows.fill(documents(dataset), out); };
+    if (held)
+      fill();
+    else
+      EXPECT_TRUE(fails_with<UserError>(fill, "key 'content[0].image': the file ends before it"));
+  }
 }
 
 }  // namespace

@@ -251,7 +251,8 @@ class DatasetFile::Reader {
     for (const DatasetImage& image : images.images_) {
       const uint64_t names = uint64_t{image.source_bytes} + image.path_bytes, left = images.text_.size() - text;
       require(image.text == text && names <= left && image.held_bytes <= left - names &&
-                  (image.path_bytes == 0) == (image.held_bytes > 0),
+                  (image.path_bytes == 0) == (image.held_bytes > 0) &&
+                  (image.path_bytes > 0 || image.place_bytes == 0) && image.place_bytes <= kMaxRecordBytes,
               "an image without a place");
       text += names + image.held_bytes;
     }

@@ -6,7 +6,7 @@
 //   arrays    ids (4 bytes a token), a bit a token that has a label in words of 8 bytes, the ends of samples (8 bytes
 //             each), starts of second documents (4 bytes a sample, of pairs alone), values (4 bytes a sample, where
 //             there are any), places (8 bytes) and values (4 bytes) of labels that are not their token; of images
-//             which samples have some (32 bytes each), where each is (40 bytes), views (20 bytes each), and texts
+//             which samples have some (32 bytes each), where each is (56 bytes), views (20 bytes each), and texts
 //   checksum  XXH3 of all before (8 bytes)
 //
 // Numbers are little-endian.

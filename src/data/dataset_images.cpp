@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/shapes.h"
+#include "image/data_url.h"
+#include "image/header.h"
 #include "image/image_queue.h"
 
 namespace snug {
@@ -16,8 +18,9 @@ void DatasetImages::add(uint32_t number, const TokenSample& sample) {
   owners_.push_back({images_.size(), views_.size(), number, static_cast<uint32_t>(sample.images.size()),
                      static_cast<uint32_t>(sample.views.size()), 0});
   for (const SampleImage& image : sample.images) {
-    images_.push_back({text_.size(), image.bytes.size(), static_cast<uint32_t>(image.source.size()),
-                       static_cast<uint32_t>(image.path.size()), image.width, image.height, image.begin, image.end});
+    images_.push_back({text_.size(), image.bytes.size(), image.place, image.place_bytes,
+                       static_cast<uint32_t>(image.source.size()), static_cast<uint32_t>(image.path.size()),
+                       image.width, image.height, image.begin, image.end});
     for (const std::string* text : {&image.source, &image.path, &image.bytes})
       text_.insert(text_.end(), text->begin(), text->end());
   }
@@ -54,11 +57,20 @@ std::string_view DatasetImages::text(const DatasetImage& image, uint64_t begin, 
 std::string_view DatasetImages::source(const DatasetImage& image) const { return text(image, 0, image.source_bytes); }
 
 ImageTask DatasetImages::task(const DatasetImage& image) const {
-  return {.source = std::string(source(image)),
-          .path = text(image, image.source_bytes, image.path_bytes),
-          .bytes = std::string(text(image, uint64_t{image.source_bytes} + image.path_bytes, image.held_bytes)),
-          .width = image.width,
-          .height = image.height};
+  ImageTask task{.source = std::string(source(image)),
+                 .path = text(image, image.source_bytes, image.path_bytes),
+                 .bytes = std::string(text(image, uint64_t{image.source_bytes} + image.path_bytes, image.held_bytes)),
+                 .width = image.width,
+                 .height = image.height};
+  if (image.place_bytes == 0) return task;
+  const File file = open_image(task.path, task.source);
+  if (image.place > file.size() || image.place_bytes > file.size() - image.place)
+    user_error("{}: the file ends before it, expected it as when the data was read: the file has changed", task.source);
+  std::string url(image.place_bytes, '\0');
+  file.read(image.place, std::as_writable_bytes(std::span(url)));
+  task.bytes = bytes_of_data_url(url, task.source);
+  task.path.clear();
+  return task;
 }
 
 uint64_t DatasetImages::state() const {

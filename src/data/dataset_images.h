@@ -26,6 +26,7 @@ uint64_t growth_of(const std::vector<T>& values, uint64_t more) {
 // another in DatasetImages, from `text` on.
 struct DatasetImage {
   uint64_t text = 0, held_bytes = 0;
+  uint64_t place = 0, place_bytes = 0;  // of its data URL in the file; no bytes: the file is the image
   uint32_t source_bytes = 0, path_bytes = 0;
   uint32_t width = 0, height = 0;  // pixels, upright
   uint32_t begin = 0, end = 0;     // tokens of the sample that stand for it, with its marks
@@ -47,7 +48,8 @@ class DatasetImages {
   std::span<const DatasetView> views(int64_t sample) const;
   // Returns what an image is called in messages: file, line and image.
   std::string_view source(const DatasetImage& image) const;
-  // Returns what is to be decoded, with the bytes that a record holds, if it does.
+  // Returns what is to be decoded, with the image's bytes if a record holds it, which are read now where they stand in
+  // the data's file. Throws UserError that names the image if they are there no more.
   ImageTask task(const DatasetImage& image) const;
   // Returns a hash of size and time of every image's file; other than before if one of them has been written or is
   // gone.

@@ -3,8 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -14,22 +15,6 @@
 #include "image/image_queue.h"
 
 namespace snug {
-
-// Goes through the images of documents, in order; each is asked for as a task when its turn comes.
-class ImagesOfDocuments {
- public:
-  // `next_document` returns the documents one by one, then nothing. The data set must outlive it.
-  ImagesOfDocuments(const Dataset& dataset, std::function<std::optional<DocumentSpan>()> next_document)
-      : dataset_(dataset), next_document_(std::move(next_document)) {}
-
-  // Returns the next image, nothing after the last.
-  std::optional<ImageTask> next();
-
- private:
-  const Dataset& dataset_;
-  std::function<std::optional<DocumentSpan>()> next_document_;
-  std::span<const DatasetImage> images_;  // of the document, that are left
-};
 
 // Return the images, and the views, that lie within a document.
 std::span<const DatasetView> views_of(const Dataset& dataset, const DocumentSpan& document);
@@ -42,23 +27,37 @@ struct ImageRowsOptions {
   std::function<void(const std::string&)> note{};
 };
 
-// Fills in the rows of documents' images. For one thread.
+// Fills in the rows of documents' images. For one thread; images are decoded on others, those of documents that are
+// expected ahead of being asked for.
 class PassRows {
  public:
   // The data set must outlive it.
   PassRows(const Dataset& dataset, const ImageProcessor& processor, ImageRowsOptions options);
+  PassRows(PassRows&&) noexcept;
+  ~PassRows();
+
+  // Says which documents fill() will be asked for, in this order, though not in which lots. Decoding goes on where
+  // those that are expected already, and not filled in, are the first of these; else it begins anew.
+  void expect(std::span<const DocumentSpan> documents);
 
   // Decodes the images of these documents and writes the rows of their views one after the other, in order, as
-  // write_patches() does. Returns how many patches that are; what is behind them in `out` stays as it is. Throws
-  // UserError that names file, line and image for one that cannot be read or that has not the size it had when the data
-  // was read, and InternalError if `out` has no room.
+  // write_patches() does. They may be other ones than were expected, which are then forgotten. Returns how many patches
+  // that are; what is behind them in `out` stays as it is. Throws UserError that names file, line and image for one
+  // that cannot be read or that has not the size it had when the data was read, and InternalError if `out` has no room.
   int64_t fill(std::span<const DocumentSpan> documents, std::span<float> out, const Heartbeat& heartbeat = {});
 
  private:
+  class Ahead;
+  // Returns the documents that have images.
+  std::deque<DocumentSpan> with_images(std::span<const DocumentSpan> documents) const;
+  void begin_again(std::deque<DocumentSpan> documents);
+
   const Dataset& dataset_;
   ImageProcessor processor_;
   ImageRowsOptions options_;
   std::set<std::string> noted_;
+  std::deque<DocumentSpan> expected_;  // that have images, and are not filled in
+  std::unique_ptr<Ahead> ahead_;       // decodes their images
 };
 
 }  // namespace snug

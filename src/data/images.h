@@ -43,9 +43,10 @@ struct ImageReference {
 
 // Holds an image of a sample.
 struct SampleImage {
-  std::string source = {};         // for messages: file, line and image
-  std::string path = {};           // empty where the record holds the file itself,
-  std::string bytes = {};          // which this is then
+  std::string source = {};  // for messages: file, line and image
+  std::string path = {};    // of the image, or of the data file in which its data URL stands, if place_bytes > 0
+  uint64_t place = 0, place_bytes = 0;
+  std::string bytes = {};          // the image itself, where it stands in no file as it is; path is empty then
   uint32_t width = 0, height = 0;  // pixels, upright
   uint32_t begin = 0, end = 0;     // tokens of the sample that stand for it, with its marks
   bool operator==(const SampleImage&) const = default;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/record_format.h"
 #include "data/text_cursor.h"
 
@@ -85,7 +86,9 @@ std::optional<OnlyObject> read_only_object(TextCursor& cursor, uint64_t max_byte
 class JsonRecords : public RecordFormat {
  public:
   JsonRecords(const std::filesystem::path& path, DataFileType type, RecordOptions options)
-      : cursor_(path, type, options.heartbeat), options_(std::move(options)) {
+      : cursor_(path, type, options.heartbeat),
+        options_(std::move(options)),
+        in_place_(type.compression == Compression::None && is_file(path)) {
     cursor_.skip_white_space();
     if (type.kind == FileKind::Json && cursor_.peek() == '{' && options_.is_sample) find_list(path, type);
     in_array_ = in_array_ || cursor_.peek() == '[';
@@ -170,6 +173,7 @@ class JsonRecords : public RecordFormat {
   // Reads from a brace to the one that closes it; the JSON parser judges what lies between. Outside an array a line
   // that is cut short is a record too, so that it is refused with its own place.
   void read_object(Record& record) {
+    if (in_place_) record.offset = cursor_.offset();
     Brackets brackets;
     do {
       const int c = cursor_.peek();
@@ -188,6 +192,7 @@ class JsonRecords : public RecordFormat {
 
   TextCursor cursor_;
   RecordOptions options_;
+  bool in_place_;         // the file's bytes are the text's
   int64_t elements_ = 0;  // read so far
   bool in_array_ = false, finished_ = false;
   std::string key_;  // name of the list, if an object holds it

@@ -278,8 +278,9 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
   const int64_t step_blocks = shape_.blocks();
   const int64_t enough =
       length.max_steps && *length.max_steps < INT64_MAX / step_blocks ? *length.max_steps * step_blocks : INT64_MAX;
-  // A step touches this many epochs at most.
-  const int64_t touched = ceil_div(step_blocks - 1, packer_.least_blocks()) + 1;
+  // A step, or two, touch this many epochs at most.
+  const int64_t held_blocks = (dataset.has_images() ? 2 : 1) * step_blocks;
+  const int64_t touched = ceil_div(held_blocks - 1, packer_.least_blocks()) + 1;
   held_.resize(static_cast<size_t>(std::min(touched, length.epochs.value_or(touched))));
   for (Held& held : held_) held.blocks = packer_.reserve();
   restart();
@@ -329,10 +330,11 @@ void BlockStream::seek(int64_t step) {
       packer_.build(++held_[0].epoch, held_[0].blocks);
     }
   }
-  while (end_of(held_[used_ - 1]) < end_) hold_next();
+  held_end_ = dataset_.has_images() ? std::min(end_ + shape_.blocks(), blocks_) : end_;
+  while (end_of(held_[used_ - 1]) < held_end_) hold_next();
   tokens_ = loss_tokens_ = samples_ = first_loss_tokens_ = 0;
   for (int64_t number = begin_; number < end_; ++number) {
-    for_each_of(run_block(number), packer_.apart() ? Half::First : Half::Both, [&](const DocumentSpan& d) {
+    for_each_of(run_block(number, end_), packer_.apart() ? Half::First : Half::Both, [&](const DocumentSpan& d) {
       const bool first = half_of(dataset_, d) == 0;
       const int64_t labels = counted_labels(dataset_, d);
       tokens_ += d.length;
@@ -343,15 +345,20 @@ void BlockStream::seek(int64_t step) {
   }
 }
 
-std::span<const DocumentSpan> BlockStream::run_block(int64_t number) const {
-  if (number >= end_) return {};
+std::span<const DocumentSpan> BlockStream::run_block(int64_t number, int64_t end) const {
+  if (number >= end) return {};
   size_t h = 0;
   while (number >= held_[h].first + held_[h].blocks.count()) ++h;
   return held_[h].blocks.block(number - held_[h].first);
 }
 
 std::span<const DocumentSpan> BlockStream::block(int64_t pass, int64_t rank, int64_t i) const {
-  return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i);
+  return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i, end_);
+}
+
+std::span<const DocumentSpan> BlockStream::next_block(int64_t pass, int64_t rank, int64_t i) const {
+  if (!dataset_.has_images()) return {};
+  return run_block(begin_ + shape_.blocks() + (pass * shape_.ranks + rank) * shape_.micro_batch + i, held_end_);
 }
 
 int64_t BlockStream::pass_tokens(int64_t pass, Half half) const {

@@ -194,6 +194,9 @@ class BlockStream {
 
   // Returns a block's documents in the step that was sought last; empty for a missing block.
   std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
+  // Returns the same of the step behind, whose images may be decoded ahead: empty where the data has none, and behind
+  // the last step.
+  std::span<const DocumentSpan> next_block(int64_t pass, int64_t rank, int64_t i) const;
   // Returns the tokens in the documents of a pass, on the rank that has the most.
   int64_t pass_tokens(int64_t pass, Half half = Half::Both) const;
   // Returns the patches of a pass's images, on the rank that has the most.
@@ -223,7 +226,7 @@ class BlockStream {
   int64_t count_blocks(int64_t epochs, int64_t enough);
   void restart();
   void hold_next();
-  std::span<const DocumentSpan> run_block(int64_t number) const;
+  std::span<const DocumentSpan> run_block(int64_t number, int64_t end) const;
 
   const Dataset& dataset_;
   Packer packer_;
@@ -232,9 +235,10 @@ class BlockStream {
   int64_t blocks_ = 0;  // of the run
   int64_t steps_ = 0;
   int64_t first_epoch_blocks_ = 0;
-  std::vector<Held> held_;       // the epochs that the step touches come first, in order; the others are room
+  std::vector<Held> held_;       // the epochs that these touch come first, in order; the others are room
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
+  int64_t held_end_ = 0;         // of the blocks that are held: of the step, or with images of the one behind it
   int64_t tokens_ = 0, loss_tokens_ = 0, samples_ = 0, first_loss_tokens_ = 0;
 };
 

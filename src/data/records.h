@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -24,9 +25,10 @@ enum class TextSplit { Document, Paragraph, Line };
 TextSplit text_split_from_name(std::string_view name);
 
 struct Record {
-  std::string text;   // one JSON object, or the text of one document
-  std::string place;  // for messages: "train.jsonl, line 12", "train.json, element 3 (line 40)"
-  int64_t line = 1;   // of the file, where the text begins
+  std::string text;                     // one JSON object, or the text of one document
+  std::string place;                    // for messages: "train.jsonl, line 12", "train.json, element 3 (line 40)"
+  int64_t line = 1;                     // of the file, where the text begins
+  std::optional<uint64_t> offset = {};  // of the text in the file, where it stands there as it is
 };
 
 struct RecordOptions {

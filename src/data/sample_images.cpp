@@ -13,31 +13,41 @@ namespace {
 // A record of more tokens for images than this is no sample of any model; it is refused before they take memory.
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 
-SampleImage image_of(const ImageReference& reference, const std::filesystem::path& folder) {
+// Returns the image of a data URL. Its bytes are held unless it stands in the record as it is, and that in its file.
+SampleImage image_of_url(const ImageReference& reference, const std::filesystem::path& file, const Record& record) {
   SampleImage image;
-  ImageHeader header;
-  if (is_data_url(reference.where)) {
-    image.source = reference.place;
-    image.bytes = bytes_of_data_url(reference.where, image.source);
-    ImageBytes bytes(std::as_bytes(std::span(image.bytes)), image.source);
-    header = read_image_header(bytes);
-  } else {
-    image.source = fmt::format("{} ({})", reference.place, Json(reference.where).dump());
-    const std::filesystem::path path = folder / reference.where;
-    std::error_code unknown;
-    const auto type = std::filesystem::status(path, unknown).type();
-    if (type != std::filesystem::file_type::regular)
-      user_error(
-          "{}: found {} at {}, expected an image file; relative paths begin at --image-dir, or at the data's "
-          "folder",
-          image.source,
-          type == std::filesystem::file_type::directory   ? "a directory"
-          : type == std::filesystem::file_type::not_found ? "nothing"
-                                                          : "no regular file",
-          path.string());
-    image.path = path.string();
-    header = read_image_header(path, image.source);
-  }
+  image.source = reference.place;
+  image.bytes = bytes_of_data_url(reference.where, image.source);
+  ImageBytes bytes(std::as_bytes(std::span(image.bytes)), image.source);
+  const ImageHeader header = read_image_header(bytes);
+  image.width = static_cast<uint32_t>(header.shown_width());
+  image.height = static_cast<uint32_t>(header.shown_height());
+  const size_t at = record.offset ? record.text.find(reference.where) : std::string::npos;
+  if (at == std::string::npos) return image;
+  image.bytes.clear();
+  image.path = file.string();
+  image.place = *record.offset + at;
+  image.place_bytes = reference.where.size();
+  return image;
+}
+
+SampleImage image_of_file(const ImageReference& reference, const std::filesystem::path& folder) {
+  SampleImage image;
+  image.source = fmt::format("{} ({})", reference.place, Json(reference.where).dump());
+  const std::filesystem::path path = folder / reference.where;
+  std::error_code unknown;
+  const auto type = std::filesystem::status(path, unknown).type();
+  if (type != std::filesystem::file_type::regular)
+    user_error(
+        "{}: found {} at {}, expected an image file; relative paths begin at --image-dir, or at the data's "
+        "folder",
+        image.source,
+        type == std::filesystem::file_type::directory   ? "a directory"
+        : type == std::filesystem::file_type::not_found ? "nothing"
+                                                        : "no regular file",
+        path.string());
+  image.path = path.string();
+  const ImageHeader header = read_image_header(path, image.source);
   image.width = static_cast<uint32_t>(header.shown_width());
   image.height = static_cast<uint32_t>(header.shown_height());
   return image;
@@ -60,11 +70,13 @@ SampleImages::SampleImages(const ImageInput& input, const TextEncoder& encoder) 
 }
 
 std::vector<PlannedImage> SampleImages::plan(std::span<const ImageReference> images,
-                                             const std::filesystem::path& folder) const {
+                                             const std::filesystem::path& folder, const std::filesystem::path& file,
+                                             const Record& record) const {
   std::vector<PlannedImage> planned;
   int64_t tokens = 0;
   for (const ImageReference& reference : images) {
-    SampleImage image = image_of(reference, folder);
+    SampleImage image =
+        is_data_url(reference.where) ? image_of_url(reference, file, record) : image_of_file(reference, folder);
     ImagePlan plan = plan_image(input_.processor, image.width, image.height, image.source);
     tokens += plan.tokens;
     if (tokens > kMostTokens)

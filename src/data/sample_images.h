@@ -23,9 +23,10 @@ class SampleImages {
   // Throws UserError for a mark of the model's images that is no single token of the encoder.
   SampleImages(const ImageInput& input, const TextEncoder& encoder);
 
-  // Returns what becomes of images, by the headers of their files. Relative paths begin at `folder`. Throws UserError
-  // that names file, line and image for one that cannot be read or is too large.
-  std::vector<PlannedImage> plan(std::span<const ImageReference> images, const std::filesystem::path& folder) const;
+  // Returns what becomes of the images of a record in a file, by their headers. Relative paths begin at `folder`.
+  // Throws UserError that names file, line and image for one that cannot be read or is too large.
+  std::vector<PlannedImage> plan(std::span<const ImageReference> images, const std::filesystem::path& folder,
+                                 const std::filesystem::path& file, const Record& record) const;
   // Replaces each kImageMark in a conversation by the text of the next of the images, and returns those it has.
   std::span<const PlannedImage> write(std::span<const PlannedImage> images, Conversation& conversation) const;
   // Replaces each pad token by as many as its view has tokens, none of which has a label, and adds images and views to

@@ -67,6 +67,7 @@ void SampleMaker::require_format() const {
 
 void SampleMaker::look_at(const std::filesystem::path& file, const Record& first, bool json) {
   json_ = json;
+  file_ = file;
   image_folder_ = options_.image_dir.empty() ? file.parent_path() : options_.image_dir;
   require_format();
   const bool replies = options_.shape.samples == Samples::Replies;
@@ -112,12 +113,12 @@ Made SampleMaker::make(const Record& record) const {
     example.content = Document{record.text};
   }
   made.ignored = std::move(example.ignored);
+  std::vector<PlannedImage> images;
+  if (images_) images = images_->plan(example.images, image_folder_, file_, record);
   try {
     if (auto* tokens = std::get_if<std::vector<TokenSample>>(&example.content)) made.samples = std::move(*tokens);
     if (auto* document = std::get_if<Document>(&example.content)) made.samples.push_back(encode(document->text, made));
     if (auto* conversation = std::get_if<Conversation>(&example.content)) {
-      std::vector<PlannedImage> images;
-      if (images_) images = images_->plan(example.images, image_folder_);
       for (Conversation& one : with_thinking(std::move(*conversation), options_.thinking))
         made.samples.push_back(encode(one, example.tools, made, images));
     }

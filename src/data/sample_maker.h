@@ -50,7 +50,7 @@ class SampleMaker {
   DataFormat format_ = DataFormat::Text;
   size_t answers_ = 0;  // which kind of replies the file's first record of preferences has: Answers::replies
   const ChatTemplate* template_ = nullptr;
-  std::filesystem::path image_folder_;
+  std::filesystem::path file_, image_folder_;
   std::optional<SampleImages> images_;  // of a model that takes some
   RecordKinds kinds_;
 };

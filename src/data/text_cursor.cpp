@@ -28,7 +28,7 @@ TextCursor::TextCursor(const std::filesystem::path& path, DataFileType type, Hea
   refill();
   refuse_foreign_bytes(std::span(buffer_).first(end_), name_, type, compressed);
   if (std::string_view(reinterpret_cast<const char*>(buffer_.data()), end_).starts_with(kByteOrderMark)) {
-    begin_ = kByteOrderMark.size();
+    offset_ = begin_ = kByteOrderMark.size();
   }
 }
 

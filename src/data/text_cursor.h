@@ -23,7 +23,7 @@ class TextCursor {
 
   const std::string& name() const { return name_; }  // for messages
   int64_t line() const { return line_; }             // of the next byte, from 1
-  uint64_t offset() const { return offset_; }        // of the next byte, after decompression and the byte order mark
+  uint64_t offset() const { return offset_; }        // of the next byte, after decompression
 
   // Returns the next byte, or -1 at the end; take() goes past it.
   int peek() {

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/dataset_file.h"
+#include "image/image_queue.h"
 
 namespace {
 
@@ -33,6 +34,15 @@ void check_samples(const snug::Dataset& dataset) {
     if (with_loss != dataset.loss_tokens(s, 0, length)) abort();
     for (const int32_t id : dataset.ids(s))
       if (id < 0 || id >= kVocabulary) abort();
+    for (const snug::DatasetImage& image : dataset.images(s)) {
+      if (image.begin >= image.end || image.end > length) abort();
+      const snug::ImageTask task = dataset.all_images().task(image);
+      if (task.path.empty() == task.bytes.empty()) abort();
+    }
+    for (const snug::DatasetView& view : dataset.views(s))
+      if (view.image >= dataset.images(s).size() || view.begin + int64_t{view.tokens} > length || view.patches() < 1)
+        abort();
+    if (dataset.end_before_image(s, length / 2) > length / 2 || dataset.patches(s, 0, length) < 0) abort();
   }
 }
 

@@ -37,6 +37,20 @@ snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file, c
   if (kind & 128 && !(kind & 16)) options.thinking = snug::Thinking::Last;
   options.text_split = static_cast<snug::TextSplit>(kind % 3);
   if (!(kind & 16)) options.shape.samples = static_cast<snug::Samples>(bytes.size() % 4);
+  if (bytes.size() & 4) {
+    // Bytes that texts hardly have are the marks of images.
+    options.images.emplace(snug::ImageInput{.processor = {.merge = 2}, .markup = {}, .pad_token = 1});
+    options.images->markup.pad = "\x01";
+    options.images->markup.begin = "\x02";
+    options.images->markup.end = "\x03";
+    options.images->markup.around_named = "\n";
+    if (bytes.size() & 8) {
+      options.images->processor = snug::minicpm_processor(9, 2);
+      options.images->markup.slices_begin = "\x04";
+      options.images->markup.slices_end = "\x05";
+    }
+    options.image_dir = file.parent_path() / "none";
+  }
   return options;
 }
 
@@ -58,6 +72,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int64_t s = 0; s < dataset.samples(); ++s) {
       if (dataset.has_pairs() && (dataset.second(s) < 1 || dataset.second(s) >= dataset.length(s))) abort();
       if (dataset.length(s) < 1 || dataset.loss_tokens(s, 0, dataset.length(s)) >= dataset.length(s)) abort();
+      for (const snug::DatasetImage& image : dataset.images(s))
+        if (image.begin >= image.end || image.end > dataset.length(s)) abort();
+      for (const snug::DatasetView& view : dataset.views(s))
+        for (uint32_t i = 0; i < view.tokens; ++i)
+          if (dataset.ids(s)[view.begin + i] != 1) abort();
     }
   } catch (const snug::UserError&) {
   }
