@@ -22,6 +22,9 @@ class ImageBatcher {
   // The data set must outlive it.
   ImageBatcher(const Dataset& dataset, const ImageBatches& batches);
 
+  // Says which documents fill() will be asked for (PassRows::expect()).
+  void expect(std::span<const DocumentSpan> documents) { rows_.expect(documents); }
+
   // Fills in the images of documents whose tokens lie end to end, from token 0 of the batch on. Throws as PassRows and
   // ImageLayout do.
   ImageCounts fill(std::span<const DocumentSpan> documents, const ImageViews& views, const Heartbeat& heartbeat = {});
