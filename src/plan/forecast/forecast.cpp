@@ -32,6 +32,7 @@ std::string_view phase_of(Task task) {
       return "save";
     case Task::Prefill:
     case Task::Decode:
+    case Task::Look:
       return "generate";
   }
   return "";
