@@ -387,6 +387,26 @@ TEST_F(ImageRecords, PreferencesHaveNoneYet) {
       "images in preferences are not supported yet"));
 }
 
+TEST_F(ImageRecords, ATemplateThatChangesTheTextOfImagesIsRefused) {
+  const auto choose = [&](const std::string& content) {
+    options_.prompt_format.chat =
+        ChatTemplate::choose("auto",
+                             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + content +
+                                 " }}<|im_end|>\n{% endfor %}"
+                                 "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+                             encoder_.special);
+  };
+  const std::string record = talk(R"("a <image>")", R"(, "images": ["rgb8.png"])");
+  choose("m.content");
+  EXPECT_EQ(asked(record), "a <image><unk*2></image>");
+  choose("m.content | replace('<image>', '')");
+  EXPECT_TRUE(refused(record, "the template changes the text of images"));
+  choose("m.content | replace('</image>', ' ')");
+  EXPECT_TRUE(refused(record, "the template changes the text of images"));
+  choose("m.content | replace('<unk>', '')");
+  EXPECT_TRUE(refused(record, "found 0 tokens '<unk>' in the rendered text, expected 1"));
+}
+
 TEST_F(ImageRecords, AMarkOfTheModelsThatIsNoTokenIsRefused) {
   options_.images->markup.end = "</picture>";
   EXPECT_TRUE(
