@@ -205,6 +205,16 @@ TEST_F(ImageRecords, EveryShapeOfConversationHasThem) {
   EXPECT_EQ(asked(R"({"question": "q", "output": "b", "images": ["rgb8.png"]})"), "Look: <image><unk*2></image>\nq");
 }
 
+TEST_F(ImageRecords, TablesHaveThemAsTexts) {
+  options_.files = {directory_.path() / "data.csv"};
+  std::ofstream(options_.files[0]) << "instruction,output,images\n<image>q,b,\"[\"\"rgb8.png\"\"]\"\n"
+                                   << "<image>q,b,rgb8.png\nq,b,\nq,b,[]\n";
+  std::vector<size_t> images;
+  for_each_sample(options_, &encoder_,
+                  [&](const Sample& sample, const std::string&) { images.push_back(sample.images.size()); });
+  EXPECT_THAT(images, ElementsAre(1, 1, 0, 0));
+}
+
 TEST_F(ImageRecords, RelativePathsBeginAtTheDataOrAtImageDir) {
   std::filesystem::create_directory(directory_.path() / "photos");
   std::filesystem::copy_file(fixture("image/noise.png"), directory_.path() / "photos/a.jpg");
