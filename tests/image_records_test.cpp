@@ -205,6 +205,16 @@ TEST_F(ImageRecords, EveryShapeOfConversationHasThem) {
   EXPECT_EQ(asked(R"({"question": "q", "output": "b", "images": ["rgb8.png"]})"), "Look: <image><unk*2></image>\nq");
 }
 
+TEST_F(ImageRecords, TablesHaveThemAsTexts) {
+  options_.files = {directory_.path() / "data.csv"};
+  std::ofstream(options_.files[0]) << "instruction,output,images\n<image>q,b,\"[\"\"rgb8.png\"\"]\"\n"
+                                   << "<image>q,b,rgb8.png\nq,b,\nq,b,[]\n";
+  std::vector<size_t> images;
+  for_each_sample(options_, &encoder_,
+                  [&](const Sample& sample, const std::string&) { images.push_back(sample.images.size()); });
+  EXPECT_THAT(images, ElementsAre(1, 1, 0, 0));
+}
+
 TEST_F(ImageRecords, RelativePathsBeginAtTheDataOrAtImageDir) {
   std::filesystem::create_directory(directory_.path() / "photos");
   std::filesystem::copy_file(fixture("image/noise.png"), directory_.path() / "photos/a.jpg");
@@ -385,6 +395,26 @@ TEST_F(ImageRecords, PreferencesHaveNoneYet) {
       R"({"prompt": [{"role": "user", "content": [{"type": "image", "image": "rgb8.png"}]}], )"
       R"("chosen": [{"role": "assistant", "content": "a"}], "rejected": [{"role": "assistant", "content": "b"}]})",
       "images in preferences are not supported yet"));
+}
+
+TEST_F(ImageRecords, ATemplateThatChangesTheTextOfImagesIsRefused) {
+  const auto choose = [&](const std::string& content) {
+    options_.prompt_format.chat =
+        ChatTemplate::choose("auto",
+                             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + content +
+                                 " }}<|im_end|>\n{% endfor %}"
+                                 "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+                             encoder_.special);
+  };
+  const std::string record = talk(R"("a <image>")", R"(, "images": ["rgb8.png"])");
+  choose("m.content");
+  EXPECT_EQ(asked(record), "a <image><unk*2></image>");
+  choose("m.content | replace('<image>', '')");
+  EXPECT_TRUE(refused(record, "the template changes the text of images"));
+  choose("m.content | replace('</image>', ' ')");
+  EXPECT_TRUE(refused(record, "the template changes the text of images"));
+  choose("m.content | replace('<unk>', '')");
+  EXPECT_TRUE(refused(record, "found 0 tokens '<unk>' in the rendered text, expected 1"));
 }
 
 TEST_F(ImageRecords, AMarkOfTheModelsThatIsNoTokenIsRefused) {

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "cli/images.h"
+#include "cli/sample_printer.h"
 #include "data/dataset.h"
 #include "expect_error.h"
 #include "format/prompt_format.h"
@@ -89,6 +90,31 @@ TEST_F(ImageText, TheIdsOfEveryFormAreThoseOfTransformers) {
   }
   EXPECT_EQ(i, expected.size());
   EXPECT_GT(i, 20u);
+}
+
+TEST_F(ImageText, AViewIsShownInALineAndAnImageByItsSizeAndTokens) {
+  const Tokenizer tokenizer = Tokenizer::load(directory_.path());
+  Sample sample;
+  sample.ids = {257, 259, 261, 261, 260, 260, 261, 260, 0};
+  sample.labels = {kNoLabel, kNoLabel, kNoLabel, kNoLabel, kNoLabel, kNoLabel, kNoLabel, kNoLabel, 0};
+  sample.images.resize(1);
+  sample.views = {{0, 2, 2, 2, 4}, {0, 6, 1, 2, 2}};
+  const auto shown = [&](bool json, const std::optional<ImageInput>& images, const Sample& of) {
+    testing::internal::CaptureStdout();
+    SamplePrinter(tokenizer, options_, images, json).print(of);
+    return testing::internal::GetCapturedStdout();
+  };
+  EXPECT_EQ(shown(true, input(), sample),
+            "{\"ids\":[257,259,261,261,260,260,261,260,0],\"mask\":[0,0,0,0,0,0,0,0,1],"
+            "\"images\":[{\"width\":56,\"height\":28,\"tokens\":3}]}\n");
+  EXPECT_EQ(shown(false, input(), sample),
+            "257\t0\t\"<|im_start|>\"\n259\t0\t\"<|vision_start|>\"\n"
+            "261\t0\t\"<|image_pad|>\" x 2: 56 x 28 pixels of image 1\n260\t0\t\"<|vision_end|>\"\n"
+            "260\t0\t\"<|vision_end|>\"\n261\t0\t\"<|image_pad|>\" x 1: 28 x 28 pixels of image 1\n"
+            "260\t0\t\"<|vision_end|>\"\n0\t1\t\"!\"\n\n");
+  const Sample text{{257, 0}, {kNoLabel, 0}};
+  EXPECT_EQ(shown(true, input(), text), "{\"ids\":[257,0],\"mask\":[0,1],\"images\":[]}\n");
+  EXPECT_EQ(shown(true, std::nullopt, text), "{\"ids\":[257,0],\"mask\":[0,1]}\n");
 }
 
 TEST_F(ImageText, OptionsBoundPixels) {

@@ -15,96 +15,11 @@
 #include "cli/learning.h"
 #include "cli/no_effect.h"
 #include "cli/objective.h"
+#include "cli/sample_printer.h"
 #include "cli/use.h"
 #include "model/model_config.h"
 
 namespace snug {
-
-namespace {
-
-// Shows samples on standard output: an object a line, or tokens a line with an empty line behind each sample.
-class SamplePrinter {
- public:
-  SamplePrinter(const Tokenizer& tokenizer, const Options& options, std::optional<ImageInput> images, bool json)
-      : tokenizer_(tokenizer),
-        objective_(objective_from_name(options.objective)),
-        images_(std::move(images)),
-        json_(json) {}
-
-  // Shows ids of a bare text, all of which count, without an empty line behind them.
-  void print_text(std::span<const int32_t> ids) const {
-    const nlohmann::ordered_json line = document(ids, ids, {}, "");
-    if (json_) end(line);
-  }
-
-  void print(const Sample& sample) const {
-    const std::span<const int32_t> ids = sample.ids, labels = sample.labels;
-    const bool judged = objective_ == ObjectiveKind::Kto, margin = objective_ == ObjectiveKind::Reward;
-    if (sample.second == 0) {
-      const bool good = sample.value.value_or(0) != 0;
-      nlohmann::ordered_json line =
-          document(ids, labels, sample.views, judged ? good ? "desirable" : "undesirable" : "");
-      if (judged) line["label"] = good;
-      if (json_ && images_) line["images"] = shown(sample);
-      end(line);
-      return;
-    }
-    nlohmann::ordered_json line;
-    line["chosen"] = document(ids.first(sample.second), labels.first(sample.second), {}, "chosen");
-    line["rejected"] = document(ids.subspan(sample.second), labels.subspan(sample.second), {}, "rejected");
-    if (margin) line["margin"] = sample.value.value_or(0);
-    if (margin && !json_) fmt::print("margin\t{}\n", sample.value.value_or(0));
-    end(line);
-  }
-
- private:
-  // Returns a document as JSON or, if JSON is not wanted, prints it under its name.
-  nlohmann::ordered_json document(std::span<const int32_t> ids, std::span<const int32_t> labels,
-                                  std::span<const DatasetView> views, std::string_view name) const {
-    if (json_) {
-      std::vector<int> mask;
-      for (const int32_t label : labels) mask.push_back(label != kNoLabel);
-      return {{"ids", ids}, {"mask", mask}};
-    }
-    if (!name.empty()) fmt::print("{}\n", name);
-    TokenStream stream(tokenizer_, /*skip_special=*/false);
-    for (size_t i = 0; i < ids.size(); i++) {
-      fmt::print("{}\t{}\t{}", ids[i], labels[i] != kNoLabel ? 1 : 0, to_line(stream.next(ids[i])));
-      if (!views.empty() && i == views.front().begin) {  // its tokens are all alike
-        const DatasetView& view = views.front();
-        fmt::print(" x {}: {} x {} pixels of image {}", view.tokens, view.columns * images_->processor.patch,
-                   view.rows * images_->processor.patch, view.image + 1);
-        for (; i + 1 < view.begin + size_t{view.tokens}; i++) stream.next(ids[i]);
-        views = views.subspan(1);
-      }
-      fmt::print("\n");
-    }
-    return {};
-  }
-
-  // Returns what a sample's images become: the size of the first view of each, and the tokens of all its views.
-  nlohmann::ordered_json shown(const Sample& sample) const {
-    auto images = nlohmann::ordered_json::array();
-    std::vector<int64_t> tokens(sample.images.size());
-    for (const DatasetView& view : sample.views) {
-      if (view.image == images.size())
-        images.push_back(
-            {{"width", view.columns * images_->processor.patch}, {"height", view.rows * images_->processor.patch}});
-      tokens[view.image] += view.tokens;
-    }
-    for (size_t i = 0; i < tokens.size(); i++) images[i]["tokens"] = tokens[i];
-    return images;
-  }
-
-  void end(const nlohmann::ordered_json& line) const { fmt::print("{}\n", json_ ? to_line(line) : ""); }
-
-  const Tokenizer& tokenizer_;
-  ObjectiveKind objective_;
-  std::optional<ImageInput> images_;
-  bool json_;
-};
-
-}  // namespace
 
 int tokenize_command(const Options& options, const CommandFlags& flags) {
   if (flags.text && options.flags.contains("data"))

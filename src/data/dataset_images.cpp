@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -75,9 +76,11 @@ ImageTask DatasetImages::task(const DatasetImage& image) const {
 
 uint64_t DatasetImages::state() const {
   uint64_t state = 0;
+  std::string_view last;  // images of one data file follow each other
   for (const DatasetImage& image : images_) {
-    if (image.path_bytes == 0) continue;
-    const std::filesystem::path path = text(image, image.source_bytes, image.path_bytes);
+    const std::string_view name = text(image, image.source_bytes, image.path_bytes);
+    if (name.empty() || name == std::exchange(last, name)) continue;
+    const std::filesystem::path path = name;
     std::error_code missing;
     const uint64_t bytes = std::filesystem::file_size(path, missing);
     const auto time = std::filesystem::last_write_time(path, missing).time_since_epoch().count();

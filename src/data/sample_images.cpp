@@ -63,6 +63,8 @@ SampleImages::SampleImages(const ImageInput& input, const TextEncoder& encoder) 
     if (ids.size() != 1)
       user_error("the tokenizer makes {} tokens of '{}', expected one, as the model's images are written with it",
                  ids.size(), *text);
+    if (text == &markup.begin) begin_ = ids[0];
+    if (text == &markup.end) end_ = ids[0];
     if (text == &markup.pad && ids[0] != input.pad_token)
       user_error("the tokenizer makes token {} of '{}', expected {}, which the model replaces by images", ids[0], *text,
                  input.pad_token);
@@ -105,9 +107,15 @@ std::span<const PlannedImage> SampleImages::write(std::span<const PlannedImage> 
   return images.first(used);
 }
 
+// Returns whether a pad token stands between the tokens that stand around each view.
+bool SampleImages::has_marks(const std::vector<int32_t>& ids, size_t pad) const {
+  if (begin_ && (pad == 0 || ids[pad - 1] != *begin_)) return false;
+  return !end_ || (pad + 1 < ids.size() && ids[pad + 1] == *end_);
+}
+
 void SampleImages::expand(std::span<const PlannedImage> images, Sample& sample) const {
   const ImageMarkup& markup = input_.markup;
-  const uint32_t before = markup.begin.empty() ? 0 : 1, behind = markup.end.empty() ? 0 : 1;
+  const uint32_t before = begin_ ? 1 : 0, behind = end_ ? 1 : 0;
   const uint32_t behind_slices = markup.slices_end.empty() ? 0 : 1;
   const int64_t pads = std::ranges::count(sample.ids, input_.pad_token);
   int64_t views = 0, tokens = 0;
@@ -133,6 +141,11 @@ void SampleImages::expand(std::span<const PlannedImage> images, Sample& sample) 
       out.labels.push_back(sample.labels[i]);
       continue;
     }
+    if (!has_marks(sample.ids, i))
+      user_error(
+          "found a token '{}' without '{}' before and '{}' behind it in the rendered text: the template changes "
+          "the text of images",
+          markup.pad, markup.begin, markup.end);
     const ImagePlan& plan = images[image].plan;
     const ImageView& shape = plan.views[view];
     const int64_t count = tokens_of_view(input_.processor, shape);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,11 +31,14 @@ class SampleImages {
   // Replaces each kImageMark in a conversation by the text of the next of the images, and returns those it has.
   std::span<const PlannedImage> write(std::span<const PlannedImage> images, Conversation& conversation) const;
   // Replaces each pad token by as many as its view has tokens, none of which has a label, and adds images and views to
-  // the sample. Throws UserError unless there are as many as views.
+  // the sample. Throws UserError unless there are as many as views, each between its marks.
   void expand(std::span<const PlannedImage> images, Sample& sample) const;
 
  private:
+  bool has_marks(const std::vector<int32_t>& ids, size_t pad) const;
+
   const ImageInput& input_;
+  std::optional<int32_t> begin_, end_;  // the tokens around each view
 };
 
 }  // namespace snug
