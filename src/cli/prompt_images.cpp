@@ -6,6 +6,7 @@
 #include "cli/images.h"
 #include "cli/text.h"
 #include "data/record_images.h"
+#include "image/data_url.h"
 
 namespace snug {
 namespace {
@@ -21,8 +22,11 @@ PromptImages::PromptImages(const Options& options, const std::vector<std::string
   if (!input_) user_error("--image {}: found an image, expected none: {} takes no images", files[0], options.model);
   images_.emplace(*input_, encoder_of(tokenizer));
   std::vector<ImageReference> references;
-  for (const std::string& file : files) references.push_back({file, "--image"});
-  planned_ = images_->plan(references, options.image_dir);
+  for (const std::string& file : files) {
+    if (is_data_url(file)) user_error("--image: found a data URL, expected the path of a file");
+    references.push_back({file, "--image"});
+  }
+  planned_ = images_->plan(references, options.image_dir, {}, {});
 }
 
 int64_t PromptImages::patches() const {
@@ -56,7 +60,8 @@ std::string PromptImages::write(const std::string& text, const std::string& plac
 
 std::vector<int32_t> PromptImages::expand(std::vector<int32_t> ids, const std::string& place) const {
   if (empty()) return ids;
-  Sample sample{.ids = std::move(ids)};
+  Sample sample;
+  sample.ids = std::move(ids);
   sample.labels.assign(sample.ids.size(), kNoLabel);
   at_place(place, [&] { images_->expand(planned_, sample); });
   return std::move(sample.ids);
