@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Trains a Llama shape with random weights on one GPU by what others use: snug's rivals. gpu_train.py runs it.
+"""Trains a decoder with random weights on one GPU by what others use: snug's rivals. gpu_train.py runs it.
 
     gpu_rival.py NAME MODEL_DIR --data blocks.jsonl [--steps 8 --warmup 3 --micro-batch N --checkpointing true|false]
 
 MODEL_DIR holds config.json alone; each line of the data holds `input_ids` of one block, all with loss; a step takes the
-whole file. Micro-batch and checkpointing are, unless given, what was found fastest for the rival (for unsloth-nf4,
-smallest). LoRA is r16 on all linears.
+whole file. For trl-dpo a line holds `prompt_ids`, `chosen_ids` and `rejected_ids`, a micro-batch is one of pairs, and
+--references says whether each step computes the reference's log-probabilities or finds them in the data, as TRL's
+precompute_ref_log_probs has it. Micro-batch and checkpointing are, unless given, what was found fastest for the rival
+(for unsloth-nf4, smallest). LoRA is r16 on all linears.
 Prints one JSON object: median tokens per second after the warm-up steps, the card's memory, what ran, the loss of
-the last pass.
+the last pass (trl-dpo: the mean of the steps').
 """
 
 import argparse
@@ -21,7 +23,8 @@ import subprocess
 import time
 import types
 
-LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# Of all families here; a model has some of them.
+LINEARS = ["q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"]
 
 
 @dataclasses.dataclass
@@ -38,6 +41,7 @@ RIVALS = {
     "int8": Rival("bitsandbytes LLM.int8 + peft", micro_batch=4, job="--base-format int8"),
     "unsloth": Rival("Unsloth", micro_batch=8),
     "unsloth-nf4": Rival("Unsloth nf4", micro_batch=4, checkpointing=True, job="--base-format nf4"),
+    "trl-dpo": Rival("transformers + peft + TRL", micro_batch=4, job="--method lora --objective dpo"),
     "deepspeed": Rival("DeepSpeed ZeRO-3, offload, bf16", micro_batch=8, checkpointing=True, job="--method full"),
 }
 
@@ -92,19 +96,34 @@ def quantise(model, form):
     return model
 
 
-def use_liger():
+def use_liger(model_type="llama"):
     """Liger's kernels, where they are installed; says whether they are."""
     try:
-        from liger_kernel.transformers import apply_liger_kernel_to_llama
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
     except ImportError:
         return False
-    apply_liger_kernel_to_llama(rope=True, swiglu=True, cross_entropy=False, fused_linear_cross_entropy=True)
+    MODEL_TYPE_TO_APPLY_LIGER_FN[model_type](cross_entropy=False, fused_linear_cross_entropy=True)
     return True
 
 
-def peft_model(options):
+def lora_config():
+    from peft import LoraConfig
+
+    return LoraConfig(r=16, lora_alpha=32, target_modules=LINEARS, task_type="CAUSAL_LM")
+
+
+def in_bf16(model):
+    """The model with its adapters in bf16: faster than fp32, with autocast or without."""
     import torch
-    from peft import LoraConfig, get_peft_model
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return model
+
+
+def peft_model(options):
+    from peft import get_peft_model
 
     model = random_model(options.model, "cuda")
     if options.rival != "peft":
@@ -112,20 +131,24 @@ def peft_model(options):
     if options.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
-    lora = LoraConfig(r=16, lora_alpha=32, target_modules=LINEARS, task_type="CAUSAL_LM")
-    # Adapters in bf16: faster than fp32, with autocast or without.
-    model = get_peft_model(model, lora, autocast_adapter_dtype=False)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(torch.bfloat16)
-    return model.train()
+    return in_bf16(get_peft_model(model, lora_config(), autocast_adapter_dtype=False)).train()
+
+
+def small_tokenizer():
+    """A tokenizer that trainers ask for and only look at."""
+    import tokenizers
+    import transformers
+
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    words = tokenizers.models.WordLevel({word: number for number, word in enumerate(special.values())})
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), **special)
 
 
 def unsloth_model(options):
-    """Unsloth's own loader and patches, around random weights and a tokenizer that it only looks at."""
+    """Unsloth's own loader and patches of a family, around random weights."""
+    import importlib
+
     import unsloth.models.llama as llama
-    import tokenizers
-    import transformers
 
     nf4 = options.rival == "unsloth-nf4"
 
@@ -133,17 +156,17 @@ def unsloth_model(options):
         model = random_model(options.model, "cuda")
         return quantise(model, "nf4") if nf4 else model
 
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    words = tokenizers.models.WordLevel({word: number for number, word in enumerate(special.values())})
-    words = tokenizers.Tokenizer(words)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special)
+    tokenizer = small_tokenizer()
     llama.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=build)
     llama.load_correct_tokenizer = llama.check_tokenizer = lambda **_: tokenizer
-    length = len(options.blocks[0])
-    model, _ = llama.FastLlamaModel.from_pretrained(str(options.model), max_seq_length=length, load_in_4bit=nf4)
+    family = json.loads((options.model / "config.json").read_text())["model_type"]
+    loader = getattr(importlib.import_module(f"unsloth.models.{family}"), f"Fast{family.capitalize()}Model")
+    length = len(options.samples[0]["input_ids"])
+    model, _ = loader.from_pretrained(str(options.model), max_seq_length=length, load_in_4bit=nf4)
     checkpointing = "unsloth" if options.checkpointing else False
+    linears = [name for name in LINEARS if name not in ("qkv_proj", "gate_up_proj")]
     model = llama.FastLlamaModel.get_peft_model(
-        model, r=16, lora_alpha=32, target_modules=LINEARS, use_gradient_checkpointing=checkpointing
+        model, r=16, lora_alpha=32, target_modules=linears, use_gradient_checkpointing=checkpointing
     )
     return llama.FastLlamaModel.for_training(model, use_gradient_checkpointing=checkpointing)
 
@@ -168,9 +191,9 @@ def torch_step(model, context):
     return step
 
 
-def deepspeed_step(options, states="bf16"):
+def deepspeed_step(options, blocks, states="bf16"):
     """DeepSpeed's step; weights are bf16, master weights, gradients and optimizer states bf16 or fp32, all of them on
-    the host between uses. `options.blocks` are those of this rank."""
+    the host between uses. `blocks` are this rank's of a step."""
     import deepspeed
     import transformers.models.auto.modeling_auto  # noqa: F401, as it cannot be under zero.Init, which patches torch
 
@@ -181,7 +204,7 @@ def deepspeed_step(options, states="bf16"):
     half = states == "bf16"
     config = {
         "train_micro_batch_size_per_gpu": options.micro_batch,
-        "gradient_accumulation_steps": len(options.blocks) // options.micro_batch,
+        "gradient_accumulation_steps": blocks // options.micro_batch,
         "gradient_clipping": 1.0,
         "bf16": {"enabled": True, "bf16_master_weights_and_grads": half, "bf16_optimizer_states": half},
         "zero_optimization": {"stage": 3, "offload_optimizer": on_host, "offload_param": on_host},
@@ -204,61 +227,143 @@ def deepspeed_step(options, states="bf16"):
     return step
 
 
+def dpo_trainer(options, clock, liger):
+    """TRL's trainer on pairs of token ids; `clock` is a callback."""
+    import datasets
+    import trl
+
+    class Trainer(trl.DPOTrainer):
+        def _prepare_dataset(self, dataset, *_):
+            return dataset
+
+    found = options.references == "found"
+    pairs = [pair | ({"ref_chosen_logps": 0.0, "ref_rejected_logps": 0.0} if found else {}) for pair in options.samples]
+    config = trl.DPOConfig(
+        output_dir="trl",
+        per_device_train_batch_size=options.micro_batch,
+        gradient_accumulation_steps=len(pairs) // options.micro_batch,
+        max_steps=options.warmup + options.steps,
+        learning_rate=2e-4,
+        optim="adamw_torch_fused",
+        bf16=False,
+        gradient_checkpointing=options.checkpointing,
+        use_liger_kernel=liger,
+        max_length=None,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    model = random_model(options.model, options.device)
+    data = datasets.Dataset.from_list(pairs)
+    trainer = Trainer(
+        model, args=config, train_dataset=data, processing_class=small_tokenizer(), peft_config=lora_config(), callbacks=[clock]
+    )
+    in_bf16(trainer.model)
+    trainer.precompute_ref_logps = found
+    return trainer
+
+
+def dpo_steps(options):
+    """Seconds of each step, the mean loss, and whether Liger's kernels were there."""
+    import importlib.util
+
+    import transformers
+
+    class Clock(transformers.TrainerCallback):
+        seconds, loss = [], None
+
+        def on_step_begin(self, *_, **__):
+            self.start = now(options.device)
+
+        def on_step_end(self, *_, **__):
+            self.seconds.append(now(options.device) - self.start)
+
+        def on_log(self, *_, logs, **__):
+            self.loss = logs.get("train_loss", self.loss)
+
+    clock, liger = Clock(), importlib.util.find_spec("liger_kernel") is not None
+    dpo_trainer(options, clock, liger).train()
+    return clock.seconds, clock.loss, liger
+
+
 def make_step(options):
     """The rival's step, and whether Liger's kernels are in it."""
     if options.rival == "deepspeed":
-        return deepspeed_step(options), False
+        return deepspeed_step(options, len(options.samples)), False
     if options.rival.startswith("unsloth"):
         model = unsloth_model(options)
         import torch
 
         # Its adapters are fp32 and run under autocast, as its trainer has them.
         return torch_step(model, lambda: torch.autocast("cuda", torch.bfloat16)), False
-    liger = use_liger()
+    liger = use_liger(json.loads((options.model / "config.json").read_text())["model_type"])
     return torch_step(peft_model(options), contextlib.nullcontext), liger
+
+
+def now(device):
+    """The time when the device has done what it was given."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def block_steps(options):
+    """Seconds of each step on blocks, the loss of the last pass, and whether Liger's kernels were there."""
+    step, liger = make_step(options)
+    import torch
+
+    ids, seconds = torch.tensor([sample["input_ids"] for sample in options.samples], device="cuda"), []
+    for _ in range(options.warmup + options.steps):
+        start = now("cuda")
+        loss = step(ids.split(options.micro_batch), len(ids))
+        seconds.append(now("cuda") - start)
+    return seconds, loss.item(), liger
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rival", metavar="NAME", choices=RIVALS, help=", ".join(RIVALS))
     parser.add_argument("model", metavar="MODEL_DIR", type=pathlib.Path)
-    parser.add_argument("--data", metavar="FILE", required=True, type=argparse.FileType(), help="blocks of token ids")
+    parser.add_argument("--data", metavar="FILE", required=True, type=argparse.FileType(), help="samples of token ids")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=3, help="first steps that do not count")
     parser.add_argument("--micro-batch", type=int)
     parser.add_argument("--checkpointing", type=lambda text: text == "true", metavar="true|false")
+    parser.add_argument("--references", choices=["computed", "found"], default="computed", help="of trl-dpo")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try trl-dpo without a GPU")
     options = parser.parse_args()
     rival = RIVALS[options.rival]
     if options.micro_batch is None:
         options.micro_batch = rival.micro_batch
     if options.checkpointing is None:
         options.checkpointing = rival.checkpointing
-    options.blocks = [json.loads(line)["input_ids"] for line in options.data]
-    options.micro_batch = min(options.micro_batch, len(options.blocks))
-    if len(options.blocks) % options.micro_batch:
-        parser.error(f"--micro-batch {options.micro_batch} does not divide the {len(options.blocks)} blocks of a step")
+    options.samples = [json.loads(line) for line in options.data]
+    options.micro_batch = min(options.micro_batch, len(options.samples))
+    if len(options.samples) % options.micro_batch:
+        parser.error(f"--micro-batch {options.micro_batch} does not divide the {len(options.samples)} samples of a step")
     return options
+
+
+def tokens_of(sample):
+    """Tokens that a step computes of a block, or of both replies of a pair behind their prompt."""
+    if "input_ids" in sample:
+        return len(sample["input_ids"])
+    return 2 * len(sample["prompt_ids"]) + len(sample["chosen_ids"]) + len(sample["rejected_ids"])
 
 
 def main():
     options = parse_options()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    step, liger = make_step(options)
-    import torch
-
-    ids = torch.tensor(options.blocks, device="cuda")
-    rates = []
-    for _ in range(options.warmup + options.steps):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        loss = step(ids.split(options.micro_batch), len(ids))
-        torch.cuda.synchronize()
-        rates.append(ids.numel() / (time.perf_counter() - start))
+    seconds, loss, liger = (dpo_steps if options.rival == "trl-dpo" else block_steps)(options)
     title = RIVALS[options.rival].title + (" + Liger" if liger else "")
-    title += f", {options.micro_batch} x {len(ids) // options.micro_batch}"
+    title += f", {options.micro_batch} x {len(options.samples) // options.micro_batch}"
     title += ", checkpointed" if options.checkpointing else ""
-    rate = statistics.median(rates[options.warmup :])
-    print(json.dumps({"title": title, "rate": rate, "bytes": card_bytes(), "loss": loss.item()}))
+    title += f", references {options.references}" if options.rival == "trl-dpo" else ""
+    rate = sum(map(tokens_of, options.samples)) / statistics.median(seconds[options.warmup :])
+    used = card_bytes() if options.device == "cuda" else 0
+    print(json.dumps({"title": title, "rate": rate, "bytes": used, "loss": loss}))
 
 
 if __name__ == "__main__":

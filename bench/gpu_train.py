@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""snug beside its rivals on one GPU, in turn: a Llama-3-8B shape with random weights, blocks of random tokens that all
-carry loss; LoRA r16 on all linears, or all weights beside a rival that trains them.
+"""snug beside its rivals on one GPU, in turn: a model of a published shape (Llama-3-8B) with random weights, blocks of
+random tokens that all carry loss; LoRA r16 on all linears, or all weights beside a rival that trains them. Beside trl-dpo
+a block is a pair: two replies to a prompt, half of each reply's tokens the prompt's.
 
     gpu_train.py --snug build/cuda-release/snug [--rival peft unsloth] [--rounds 1] [-- --device-memory 23.5GiB]
 
 Rivals run by gpu_rival.py, Liger's kernels with peft where they are installed. Those of one call train one base format
-by one method, and snug the same. Prints tokens per second and the card's memory of each, and snug's ratio to each. What
-follows `--` goes to snug.
+by one method, and snug the same. Prints tokens per second and the card's memory of each, what snug forecast of both, and
+snug's ratio to each. What follows `--` goes to snug.
 """
 
 import argparse
@@ -21,61 +22,73 @@ import tempfile
 import time
 
 from gpu_rival import RIVALS, card_bytes
+from gpu_shapes import SHAPES
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
-    "vocab_size": 128256,
-    "torch_dtype": "bfloat16",
-}
 WARMUP = 3
 
 
 def write_inputs(options, folder):
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": options.layers}))
+    config = SHAPES[options.shape]
+    if options.layers:
+        config = config | {"num_hidden_layers": options.layers}
+    (folder / "config.json").write_text(json.dumps(config))
     draw = random.Random(1)
-    blocks = [[draw.randrange(CONFIG["vocab_size"]) for _ in range(options.sequence)] for _ in range(options.batch)]
-    (folder / "blocks.jsonl").write_text("".join(json.dumps({"input_ids": b, "labels": b}) + "\n" for b in blocks))
+
+    def ids(count):
+        return [draw.randrange(config["vocab_size"]) for _ in range(count)]
+
+    def sample():
+        if not options.pairs:
+            block = ids(options.sequence)
+            return {"input_ids": block, "labels": block}
+        part = options.sequence // 4  # the prompt counts twice
+        return {key: ids(part) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
+
+    lines = [json.dumps(sample()) for _ in range(options.batch)]
+    (folder / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
 
 
 def run_snug(options, folder):
-    """Median tokens per second after the first steps; the card's memory while it runs."""
-    arguments = f"--init random --device cuda --data-format tokens --sequence-length {options.sequence}"
-    arguments += f" --batch-size {options.batch} --packing false --shuffle false --max-steps {options.steps + WARMUP}"
-    command = [options.snug, "train", "--model", folder, "--data", folder / "blocks.jsonl", "--out", folder / "run"]
-    command += ["--overwrite", *arguments.split(), "--save-every", "0", *options.job, *options.more]
+    """Prints median tokens per second after the first steps and the card's memory while it runs, beside what was forecast;
+    returns the rate."""
+    arguments = f"--init random --device cuda --sequence-length {options.sequence} --ranks 1 --batch-size {options.batch}"
+    arguments += f" --packing false --shuffle false --max-steps {options.steps + WARMUP} --save-every 0"
+    arguments += "" if options.pairs else " --data-format tokens"
+    command = [options.snug, "train", "--model", folder, "--data", folder / "samples.jsonl", "--out", folder / "run"]
+    command += ["--overwrite", *arguments.split(), *options.job, *options.more]
+    before = card_bytes()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     used = 0
     while process.poll() is None:
         used = max(used, card_bytes())
-        time.sleep(0.5)
+        time.sleep(0.2)
     errors = process.stderr.read()
     if process.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{errors}")
-    if options.verbose:
-        print(errors)
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-    return statistics.median(line["tokens_per_second"] for line in lines[WARMUP:]), used
+    seconds = statistics.median(line["step_seconds"] for line in lines[WARMUP:])
+    rate = statistics.median(line["tokens_per_second"] for line in lines[WARMUP:])
+    plan = json.loads((folder / "run" / "plan.json").read_text())
+    text = f"snug {rate:.0f} tokens/s, {used / 2**30:.2f} GiB ({before / 2**30:.2f} before it)"
+    if plan["step_seconds"] is not None:
+        text += f", {plan['step_seconds'] / seconds - 1:+.1%} forecast of {seconds:.3f} s a step"
+    print(f"{options.shape}: {text}")
+    said = [line for line in errors.splitlines() if options.verbose or line.startswith(("reference:", "arrangement", "memory"))]
+    print("".join(f"  {line}\n" for line in said), end="", flush=True)
+    return rate
 
 
 def run_rival(name, options, folder):
     """What gpu_rival.py printed. It runs in the folder, where some rivals leave files."""
     script = pathlib.Path(__file__).resolve().with_name("gpu_rival.py")
-    command = [sys.executable, script, name, folder, "--data", folder / "blocks.jsonl"]
+    command = [sys.executable, script, name, folder, "--data", folder / "samples.jsonl"]
     command += ["--steps", str(options.steps), "--warmup", str(WARMUP)]
     if options.rival_micro:
         command += ["--micro-batch", str(options.rival_micro)]
     if options.rival_checkpointing:
         command += ["--checkpointing", options.rival_checkpointing]
+    if name == "trl-dpo":
+        command += ["--references", options.rival_references]
     output = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     if output.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{output.stderr[-2000:]}")
@@ -98,8 +111,10 @@ def parse_options():
     parser.add_argument("--rival", nargs="*", choices=RIVALS, default=["peft"], metavar="NAME", help=", ".join(RIVALS))
     parser.add_argument("--rival-micro", type=int, help="blocks a pass of rivals, instead of their best")
     parser.add_argument("--rival-checkpointing", choices=["true", "false"], help="instead of their best")
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--sequence", type=int, default=2048)
+    parser.add_argument("--rival-references", choices=["computed", "found"], default="computed", help="of trl-dpo")
+    parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
+    parser.add_argument("--layers", type=int, help="instead of the shape's")
+    parser.add_argument("--sequence", type=int, default=2048, help="tokens of a block, or of both halves of a pair")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=1)
@@ -109,6 +124,7 @@ def parse_options():
     if len(jobs) > 1:
         parser.error("--rival: one base format and one method a call, found " + " and ".join(sorted(jobs)))
     options.job = jobs.pop().split()
+    options.pairs = "dpo" in options.job
     return options
 
 
@@ -120,9 +136,7 @@ def main():
         ours, theirs = [], {name: [] for name in options.rival}
         for number in range(1, options.rounds + 1):
             if options.snug:
-                rate, used = run_snug(options, folder)
-                ours.append(rate)
-                print(f"round {number}: snug {rate:.0f} tokens/s, {used / 2**30:.2f} GiB", flush=True)
+                ours.append(run_snug(options, folder))
             for rival, rates in theirs.items():
                 result = run_rival(rival, options, folder)
                 rates.append(result["rate"])

@@ -17,8 +17,8 @@ Where no package can be fetched, wheels travel in .whl; each call begins with th
 
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
     export PYTHONPATH=/tmp/site
-    mkdir -p /tmp/8b; (cd bench; python3 -c 'import gpu_train, json
-    print(json.dumps(gpu_train.CONFIG | {"num_hidden_layers": 32}))') > /tmp/8b/config.json
+    mkdir -p /tmp/8b; (cd bench; python3 -c 'import gpu_shapes, json
+    print(json.dumps(gpu_shapes.SHAPES["llama-3-8b"]))') > /tmp/8b/config.json
 
 8B full on four cards, and on two:
 
@@ -110,7 +110,7 @@ def make_step(options):
         options.liger = "false" if options.rival == "deepspeed" else "true"
     liger = options.liger == "true" and use_liger()
     if options.rival == "deepspeed":
-        return deepspeed_step(options, states="fp32"), liger
+        return deepspeed_step(options, len(options.blocks), states="fp32"), liger
     return torch_step(fsdp2_model(options), contextlib.nullcontext), liger
 
 

@@ -4,7 +4,7 @@
 //
 // Prints for each number of threads, one and --threads, the tokens, the seconds of the fastest pass and the bytes per
 // second, and how many times as fast several threads are as one.
-// bench/tokenize.py measures the `tokenizers` library on the same.
+// bench/tokenize_rival.py measures the `tokenizers` library on the same.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Builds with CUDA for this machine's GPU and runs every test that needs one: op cases, each within the scratch that is
 # planned for it, and products by algorithms that the library says need no more; parity with the stored runs,
-# strategies, ranks of threads where there are two GPUs, with Open MPI (and as root) four ranks on however many, GPUs
-# that are lost or full, and compute-sanitizer's memcheck and racecheck over the op cases. BUILD: the folder
-# (build/cuda).
+# objectives beside the CPU's, strategies, ranks of threads where there are two GPUs, with Open MPI (and as root) four
+# ranks on however many, GPUs that are lost or full, and compute-sanitizer's memcheck and racecheck over the op cases.
+# BUILD: the folder (build/cuda).
 #   scripts/test_gpu.sh
 set -eu
 cd "$(dirname "$0")/.."

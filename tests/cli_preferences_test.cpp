@@ -2,66 +2,10 @@
 #include <cmath>
 #include <numbers>
 
-#include "cli_fixture.h"
+#include "preferences_run.h"
 
 namespace snug {
 namespace {
-
-class Preferences : public Cli {
- protected:
-  void SetUp() override {
-    std::string text;
-    std::ifstream in(fs::path(SNUG_FIXTURES) / "objective" / "pairs.jsonl");
-    for (std::string line; std::getline(in, line);) {
-      const auto pair = nlohmann::json::parse(line);
-      text +=
-          nlohmann::json{
-              {"prompt_ids", pair["prompt"]}, {"chosen_ids", pair["chosen"]}, {"rejected_ids", pair["rejected"]}}
-              .dump() +
-          "\n";
-    }
-    put(at("pairs.jsonl"), text);
-  }
-
-  static Words dpo(const Words& more) {
-    return with({"train",
-                 "--model",
-                 kModels / "llama",
-                 "--data",
-                 "pairs.jsonl",
-                 "--out",
-                 "run",
-                 "--objective",
-                 "dpo",
-                 "--compute",
-                 "fp32",
-                 "--sequence-length",
-                 "64",
-                 "--batch-size",
-                 "2",
-                 "--micro-batch-size",
-                 "1",
-                 "--learning-rate",
-                 "1e-2",
-                 "--threads",
-                 "1",
-                 "--max-steps",
-                 "4",
-                 "--save-every",
-                 "2"},
-                more);
-  }
-
-  std::vector<nlohmann::json> metrics(const char* name = "run") const {
-    std::vector<nlohmann::json> all;
-    std::istringstream lines(text_of(at(name) / "metrics.jsonl"));
-    for (std::string line; std::getline(lines, line);) {
-      all.push_back(nlohmann::json::parse(line));
-      for (const char* other : {"step_seconds", "tokens_per_second"}) all.back().erase(other);
-    }
-    return all;
-  }
-};
 
 TEST_F(Preferences, ARunBeginsAtLn2AndLearnsWhichIsPreferred) {
   const Outcome outcome = run_well(dpo({"--validation", "0.2", "--max-steps", "12", "--metrics-format", "csv"}));
@@ -154,17 +98,6 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
 
 // Pairs are two replies with a judgement each.
 TEST_F(Preferences, KtoLearnsFromRepliesWithALabelAndFromPairs) {
-  std::string text;
-  std::ifstream in(fs::path(SNUG_FIXTURES) / "objective" / "judged.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const auto judged = nlohmann::json::parse(line);
-    text +=
-        nlohmann::json{
-            {"prompt_ids", judged["prompt"]}, {"completion_ids", judged["reply"]}, {"label", judged["label"]}}
-            .dump() +
-        "\n";
-  }
-  put(at("judged.jsonl"), text);
   const Words kto{"--objective", "kto", "--max-steps", "8", "--batch-size", "6", "--overwrite"};
   for (const char* file : {"judged.jsonl", "pairs.jsonl"}) {
     const Outcome outcome = run_well(dpo(with(kto, {"--data", file, "--packing", "false"})));

@@ -158,6 +158,42 @@ TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
   EXPECT_NEAR(attention(96, 64).on(1), 2.0 * 1024 * 64 * 192 / 1.5e9, 1e-9);
 }
 
+// Heads of 100 have no tiles of Hopper's own.
+TEST(Machine, AttentionByTheTilesOfOtherCardsIsSlowerOnHopper) {
+  const Machine machine = builtin_machine("1xH100").value();
+  const auto price = [&](int64_t dim, bool backward) {
+    const DType t = DType::BF16;
+    const Shape rows{8192, 16 * dim};
+    const Attention attention{{16, 16, dim}, 1, 2048};
+    const Priced of =
+        backward ? op_of(AttentionBackward{attention}, {{t, rows},
+                                                        {t, rows},
+                                                        {t, rows},
+                                                        {t, rows},
+                                                        {t, rows},
+                                                        {DType::F32, {16, 8192}},
+                                                        {DType::I32, {5}},
+                                                        {t, rows},
+                                                        {t, rows},
+                                                        {t, rows}})
+                 : op_of(attention,
+                         {{t, rows}, {t, rows}, {t, rows}, {DType::I32, {5}}, {t, rows}, {DType::F32, {16, 8192}}});
+    const CudaFacts facts(90);
+    return seconds(of.op, of.set.buffers, machine, 1, {}, &facts);
+  };
+  for (const bool backward : {false, true}) EXPECT_GT(price(100, backward), 2 * price(128, backward)) << backward;
+}
+
+// In fp32 a product of few columns costs few operations.
+TEST(Machine, ProductsOfOneRateHaveItForAllSizes) {
+  const Machine machine = builtin_machine("1xH100").value();
+  const auto price = [&](int64_t n) {
+    const Priced of = product(8192, n, 2048, DType::F32);
+    return seconds(of.op, of.set.buffers, machine, 1);
+  };
+  EXPECT_LT(price(16), price(2048) / 20);
+}
+
 TEST(Machine, OtherOpsTakeTheirKindsRateOrThatOfACopy) {
   const std::initializer_list<std::pair<DType, Shape>> bf16{{DType::BF16, {100, 200}}, {DType::BF16, {100, 100}}};
   const std::initializer_list<std::pair<DType, Shape>> fp32{{DType::F32, {100, 200}}, {DType::F32, {100, 100}}};

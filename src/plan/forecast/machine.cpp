@@ -44,6 +44,10 @@ DType kernel_dtype(const Op& op) {
 // 0.66 to 0.89 and 0.57 to 0.82 on an H100, by either kind of tiles, with heads of 128 and 256.
 constexpr std::array kCappedShare{0.75, 0.67};
 
+// On Hopper, attention by the tiles of other cards reaches this share of the rate of its own, forward and backward:
+// heads of 100 on an H100, whose rows are read 8 bytes at a time.
+constexpr std::array kTiledShare{0.41, 0.35};
+
 // With this many cards the bus is as slow as with more: each has its own way to the host, and groups of cards share
 // what is behind it.
 constexpr int kMostSharing = 4;
@@ -252,7 +256,8 @@ class OpForecast {
     if (by_dim.sizes.empty()) return roughly();
     const auto dim = static_cast<double>(a.shape.dim + a.dim_of_values()) / 2,
                columns = kernel.columns ? static_cast<double>(kernel.columns) : dim;
-    const double share = a.cap > 0 && kernel.columns ? kCappedShare[backward] : 1;
+    double share = a.cap > 0 && kernel.columns ? kCappedShare[backward] : 1;
+    if (kernel.columns && !kernel.slow.empty()) share *= kTiledShare[backward];  // other heads have faster tiles
     return work_.flops * columns / dim / by_dim.at(columns) / share;
   }
 
@@ -278,7 +283,7 @@ Machine rough_machine() {
   machine.processor = "unknown";
   machine.disk.read = machine.disk.write = 1e9;
   machine.link = 1e10;
-  machine.product_sizes = {1024};  // of tables that have only one rate
+  machine.product_sizes = {1};  // a table that has one rate has it for all sizes
   TeamRates team;
   team.op_seconds = 2e-5;
   team.flops = 1e11;

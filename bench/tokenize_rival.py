@@ -2,7 +2,7 @@
 """How fast the `tokenizers` library makes tokens of the lines of a file, or of the file as one text, on one thread. The
 other side of bench/tokenize.cpp.
 
-    python bench/tokenize.py MODEL_DIRECTORY FILE [--whole] [--seconds 3]
+    python bench/tokenize_rival.py MODEL_DIRECTORY FILE [--whole] [--seconds 3]
 """
 
 import argparse
