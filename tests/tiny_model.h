@@ -158,9 +158,8 @@ inline int64_t patches_of(const std::vector<TinySample>& samples, int64_t merge)
 }
 
 // Lays their images into the arrays of a tower, for samples laid out as by fill_batch().
-inline void fill_images(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
-                        const TowerSpec& tower, std::span<const TensorView> views, RuntimeScalars& runtime) {
-  const ImageViews arrays = image_views(views);
+inline ImageCounts fill_images(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
+                               const TowerSpec& tower, const ImageViews& arrays, RuntimeScalars& runtime) {
   ImageLayout layout({tower.merge, tower.window}, arrays);
   const int64_t numbers = arrays.pixels.cols();
   int64_t at = 0, patch = 0;
@@ -185,6 +184,7 @@ inline void fill_images(const std::vector<TinySample>& samples, int64_t sequence
   const ImageCounts counts = layout.finish();
   runtime.images = counts.images;
   runtime.image_windows = counts.windows;
+  return counts;
 }
 
 inline int64_t loss_tokens(const std::vector<TinySample>& samples) {
@@ -245,11 +245,11 @@ class TinyTrainer {
                  runtime.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
                  fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, runtime);
                });
-    session.on(HostJob::FillImages,
-               [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
-                 fill_images(batches_[static_cast<size_t>(first_pass_ + task.index)],
-                             session_.spec().cut.sequence_length, packed_, session_.spec().model.tower, views, runtime);
-               });
+    session.on(
+        HostJob::FillImages, [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
+          fill_images(batches_[static_cast<size_t>(first_pass_ + task.index)], session_.spec().cut.sequence_length,
+                      packed_, session_.spec().model.tower, image_views(views), runtime);
+        });
     session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
     });

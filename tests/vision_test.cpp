@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tiny_model.h"
+#include "train/generate.h"
 
 namespace snug {
 namespace {
@@ -85,6 +86,45 @@ TEST_P(Vision, TenStepsOfAllPartsAgree) {
 
 TEST_P(Vision, TenLoraStepsBesideAFrozenTowerAgree) {
   for (const int64_t passes : {1, 2}) expect_same_training(GetParam(), "adapter_init", "lora", passes);
+}
+
+// Of a prompt that ends with a text, and one that ends with an image; fed in one piece, and with the caches of another
+// prompt's beginning.
+TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
+  const auto reference = read_tensors(folder() / "reference.safetensors");
+  const auto samples = vision_samples(GetParam());
+  JobSpec spec = vision_job(GetParam());
+  spec.purpose = Purpose::Generate;
+  spec.table = full_parameters(spec.model, false);
+  store_as_files_do(spec.table, folder());
+  spec.sources = find_sources(spec.table, {folder(), false, 1, std::nullopt});
+  spec.strategy = plain_strategy(spec.table);
+  spec.cut = {.sequence_length = 1, .patches = {kPatches}};
+  spec.cache_positions = 64;
+  TinySession session(spec, 1);
+  session.load();
+  Generator generator(session, {1, {}, {}});
+  std::vector<float> logits;
+  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
+  });
+  const auto vocabulary = static_cast<size_t>(spec.model.vocabulary);
+  for (const size_t s : {1, 2, 3}) {
+    const std::vector<int32_t>& ids = samples[s].ids;
+    generator.look(samples[s].images, [&](const ImageViews& views) {
+      RuntimeScalars counts;
+      return fill_images({samples[s]}, kTokens, true, spec.model.tower, views, counts);
+    });
+    const auto& images = samples[s].images;
+    const auto after_image = static_cast<size_t>(images[0].begin + images[0].rows * images[0].columns);
+    for (const size_t length : {ids.size(), after_image, ids.size() - 1}) {
+      generator.feed_prompt(std::span(ids).first(length));
+      const std::vector<float>& all = reference.at(fmt::format("logits.{}", s));
+      const std::vector<float> expected(all.begin() + static_cast<std::ptrdiff_t>((length - 1) * vocabulary),
+                                        all.begin() + static_cast<std::ptrdiff_t>(length * vocabulary));
+      EXPECT_LE(relative_error(logits, expected), 1e-5) << "sample " << s << ", " << length << " tokens";
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl"),

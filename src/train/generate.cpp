@@ -62,16 +62,7 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const Tok
             static_cast<int64_t>(prompt.size()) + options_.max_new_tokens <= session_.spec().cache_positions,
         "a prompt of {} tokens and {} new ones, caches of {}", prompt.size(), options_.max_new_tokens,
         session_.spec().cache_positions);
-  // The last token is fed in any case: its logits choose the next one.
-  const auto known = std::ranges::mismatch(cached_, prompt.first(prompt.size() - 1)).in1 - cached_.begin();
-  cached_.resize(static_cast<size_t>(known));
-  prompt = prompt.subspan(cached_.size());
-  while (!prompt.empty()) {
-    const size_t count = std::min(prompt.size(), static_cast<size_t>(kPrefillTokens));
-    // A token that stands for an image is never decoded.
-    feed(count > 1 || !row_tokens_.empty() ? Task::Prefill : Task::Decode, prompt.first(count));
-    prompt = prompt.subspan(count);
-  }
+  feed_prompt(prompt);
   std::vector<int32_t> reply;
   while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
     const uint64_t draw = draws_++;
@@ -83,6 +74,19 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const Tok
     if (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) feed(Task::Decode, std::span(reply).last(1));
   }
   return reply;
+}
+
+void Generator::feed_prompt(std::span<const int32_t> prompt) {
+  // The last token is fed in any case: its logits choose the next one.
+  const auto known = std::ranges::mismatch(cached_, prompt.first(prompt.size() - 1)).in1 - cached_.begin();
+  cached_.resize(static_cast<size_t>(known));
+  prompt = prompt.subspan(cached_.size());
+  while (!prompt.empty()) {
+    const size_t count = std::min(prompt.size(), static_cast<size_t>(kPrefillTokens));
+    // A token that stands for an image is never decoded.
+    feed(count > 1 || !row_tokens_.empty() ? Task::Prefill : Task::Decode, prompt.first(count));
+    prompt = prompt.subspan(count);
+  }
 }
 
 std::vector<float> Generator::score(std::span<const int32_t> prompt) {

@@ -36,6 +36,9 @@ class Generator {
   // is not fed again.
   std::vector<int32_t> reply(std::span<const int32_t> prompt, const TokenHandler& on_token = {});
 
+  // Feeds a prompt, but for what the caches have of its beginning: the last token is fed in any case.
+  void feed_prompt(std::span<const int32_t> prompt);
+
   // Returns the logits after every token of a prompt, one row after the other.
   std::vector<float> score(std::span<const int32_t> prompt);
 
