@@ -57,11 +57,11 @@ const std::set<std::string> kNotOfData{
     // What is trained and in which arithmetic: fields of the job (plan/lowering/fingerprint.h).
     "model", "family", "init", "adapter", "checkpoint", "method", "lora_rank", "lora_alpha", "lora_targets",
     "lora_rslora", "lora_dora", "lora_dropout", "lora_rank_pattern", "lora_alpha_pattern", "lora_layers", "lora_init",
-    "lora_plus_ratio", "modules_to_save", "ensure_weight_tying", "train_modules", "freeze", "freeze_vision_tower", "freeze_projector",
-    "freeze_language_model", "learning_rate_vision", "learning_rate_projector", "base_format", "compute",
-    "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed",
-    "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma", "desirable_weight",
-    "undesirable_weight", "reference", "reference_cache",
+    "lora_plus_ratio", "modules_to_save", "ensure_weight_tying", "train_modules", "freeze", "freeze_vision_tower",
+    "freeze_projector", "freeze_language_model", "learning_rate_vision", "learning_rate_projector", "base_format",
+    "compute", "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm",
+    "seed", "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma",
+    "desirable_weight", "undesirable_weight", "reference", "reference_cache", "image_tokens",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "schedule_cycles", "schedule_power", "decay_ratio", "warmup_steps", "warmup_ratio",
     "min_learning_rate_ratio", "max_steps", "epochs",

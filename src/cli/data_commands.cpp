@@ -86,6 +86,7 @@ int plan_command(Options options, const CommandFlags& flags) {
           evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),
           std::back_inserter(notes));
   }
+  if (options.data.empty()) options.block_patches = patches_of_tokens(options);
   JobSpec spec = make_job(options, Purpose::Train);
   if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
   spec.cut.patches = patch_shapes(options, spec);

@@ -7,6 +7,11 @@
 #include "base/rounding.h"
 
 namespace snug {
+namespace {
+
+constexpr int64_t kDecodingBytes = int64_t{256} << 20;  // beside the plan's; docs/images.md says it
+
+}  // namespace
 
 std::string module_of(const std::string& prefix) { return prefix.substr(0, prefix.rfind('.')); }
 
@@ -46,6 +51,17 @@ int64_t block_patches(const Corpus& corpus, const Options& options) {
   return std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
 }
 
+int64_t patches_of_tokens(const Options& options) {
+  if (options.image_tokens == 0) return 0;
+  const ModelSpec model = read_model_config(options.model, options.family).spec;
+  if (!model.tower)
+    user_error("image_tokens: found {}, expected 0: {} takes no images", options.image_tokens, options.model);
+  if (options.image_tokens > options.sequence_length)
+    user_error("image_tokens: found {}, expected at most sequence_length, {}", options.image_tokens,
+               options.sequence_length);
+  return options.image_tokens * model.projector().joined_rows;
+}
+
 std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
   if (options.block_patches == 0) return {};
   const int64_t row = spec.model.projector().joined_rows, most = round_up(options.block_patches, row),
@@ -60,7 +76,7 @@ std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
 ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
   return {.processor = input.processor,
           .tower = {model.tower.merge, model.tower.window},
-          .rows = {.threads = usable_cores()}};
+          .rows = {.threads = usable_cores(), .most_bytes = kDecodingBytes}};
 }
 
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const Options& options) {

@@ -21,6 +21,9 @@ std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& m
 // Returns the most patches of a block of these samples; 0 without images.
 int64_t block_patches(const Corpus& corpus, const Options& options);
 
+// Returns the patches that stand for image_tokens. UserError for a model without a tower.
+int64_t patches_of_tokens(const Options& options);
+
 // Returns the shapes of passes by patches (Cut::patches): the largest, one for few images, and, where nothing of the
 // tower is trained, one for none.
 std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec);

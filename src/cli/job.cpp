@@ -140,6 +140,12 @@ JobSpec make_job(const Options& options, Purpose purpose) {
         fmt::format("config.json asks for {}, which is not applied: the model trains without dropout of its own",
                     fmt::join(config.dropout, ", ")));
   if (training) note_rules(spec, tied);
+  if (spec.model.tower && spec.numerics.fp8_products)
+    user_error(
+        "compute: found fp8, expected bf16 or fp32 for data with images: products of the tower are not in fp8 yet");
+  if (spec.model.tower && spec.numerics.quantized_base())
+    notes.push_back(fmt::format("base_format {}: the tower that images go through stays in {}",
+                                name(spec.numerics.base_format), name(spec.numerics.base)));
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table);
   return spec;

@@ -21,6 +21,7 @@ bool has_text_files(const Options& options) {
 void add_of_data(const Options& options, const RecordKinds& kinds, Reasons& reasons) {
   if (options.text_split != "document" && !has_text_files(options))
     reasons.emplace_back("text_split", "no file is a .txt");
+  reasons.emplace_back("image_tokens", "the data says what images it has");
   if (kinds.conversations) return;
   reasons.emplace_back("template", "no record is a conversation");
   reasons.emplace_back("train_on", options.objective != "sft" ? "of preferences replies carry loss"

@@ -297,6 +297,8 @@ std::vector<OptionSpec> image_specs() {
                           "Qwen2-VL: smaller images are enlarged to this (preprocessor_config.json's)", kMostPixels),
       open_integer_option("image_max_pixels", &O::image_max_pixels,
                           "Qwen2-VL: larger images are reduced to this (preprocessor_config.json's)", kMostPixels),
+      integer_option("image_tokens", &O::image_tokens, 0,
+                     "plan without data: how many of a block's tokens stand for images (0)"),
       open_integer_option("max_slices", &O::max_slices,
                           "MiniCPM: into so many slices a large image is cut at most (the model's, 9)", kMostSlices),
   };

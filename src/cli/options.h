@@ -40,6 +40,7 @@ struct Options {
   std::optional<int64_t> max_samples;
   std::string chat_template = "auto", train_on = "assistant", thinking = "keep", long_samples = "cut";
   std::string text_split = "document";
+  int64_t image_tokens = 0;                                               // plan without data: of a block's images
   std::string image_dir;                                                  // empty: the folder of each file of data
   std::optional<int64_t> image_min_pixels, image_max_pixels, max_slices;  // not given: as the model's files say
   int64_t sequence_length = 2048;

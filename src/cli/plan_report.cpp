@@ -153,6 +153,17 @@ std::string short_passes_text(const Cut& cut, const DataSummary& data) {
       fmt::join(cut.short_eighths, ", "), 100 * (1 - data.filled(cut.sequence_length)));
 }
 
+// Returns "images   up to 2,916 patches a block; passes of 2,916, 732 or no patches a block, as their images need".
+std::string images_text(const Cut& cut) {
+  if (cut.patches.empty()) return "";
+  std::vector<std::string> shapes;
+  for (const int64_t patches : cut.patches) shapes.push_back(patches > 0 ? grouped(patches) : "no");
+  std::string last = std::move(shapes.back());
+  shapes.pop_back();
+  return fmt::format("{:<13} up to {} patches a block; passes of {}{}{} patches a block, as their images need\n",
+                     "images", grouped(cut.patches[0]), fmt::join(shapes, ", "), shapes.empty() ? "" : " or ", last);
+}
+
 std::string classes_text(const Planned& planned) {
   const Arrangement& a = planned.shown();
   const uint64_t all = device_bytes(planned, a.forecast);
@@ -477,7 +488,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                       planned.target.cuda() ? machine->cards->name
                                             : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
                                                           a.cut.ranks > 1 ? " a rank" : ""));
-  if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data);
+  if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data) + images_text(a.cut);
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);

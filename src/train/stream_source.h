@@ -23,11 +23,7 @@ class StreamSource : public BatchSource {
   const BlockStream& stream() const { return stream_; }
 
  private:
-  // Adds the documents of a pass of this rank.
-  void add_documents(const BlockStream& stream, int64_t pass, std::vector<DocumentSpan>& documents) const;
-
   BlockStream stream_;
-  std::optional<BlockStream> ahead_;  // stands at the next step, whose images are decoded meanwhile
   std::optional<ImageBatcher> images_;
   Batcher batcher_;
   int rank_;

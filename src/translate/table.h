@@ -84,7 +84,8 @@ inline constexpr std::string_view kPairLength =
     "where a pair is too long both prompts lose tokens at their beginning, and replies none";
 inline constexpr std::string_view kData = "say it in the file, as snug reads files as they are";
 inline constexpr std::string_view kParts = "snug trains all weights, or LoRA on linears, not chosen parts";
-inline constexpr std::string_view kImages = "images are not supported yet in this version";
+inline constexpr std::string_view kImages =
+    "sound, films and ways to cut images other than the model's are not supported yet";
 inline constexpr std::string_view kVocabulary =
     "tokenizer, vocabulary and rope are the model directory's; change them there";
 inline constexpr std::string_view kStored =

@@ -24,9 +24,10 @@ constexpr Row kLlamaFactory[] = {
     {"use_rslora", Same, "@rslora"},
     {"use_dora", Same, "@dora"},
     {"pissa_* loraplus_* use_llama_pro oft_* module_dropout", Refused, "", say::kAdapterKind},
-    {"freeze_trainable_* freeze_extra_modules name_module_trainable additional_target freeze_language_model", Refused,
-     "", say::kParts},
-    {"freeze_vision_tower freeze_multi_modal_projector", Same, "true", say::kParts, rules::only},
+    {"freeze_trainable_* freeze_extra_modules name_module_trainable additional_target", Refused, "", say::kParts},
+    {"freeze_vision_tower", Same, "freeze_vision_tower"},
+    {"freeze_multi_modal_projector", Same, "freeze_projector"},
+    {"freeze_language_model", Same, "freeze_language_model"},
     {"quantization_bit quant_config.quantization_bit", Same, "@bits"},
     {"quantization_type", Same, "@quant_type"},
     {"double_quantization", Same, "@double_quant"},
@@ -38,7 +39,10 @@ constexpr Row kLlamaFactory[] = {
     // ---- Data
     {"dataset train_dataset", Same, "@dataset"},
     {"eval_dataset", Same, "@validation"},
-    {"dataset_dir media_dir", Decided, "", "where the data's files are looked for"},
+    {"dataset_dir", Decided, "", "where the data's files are looked for"},
+    {"media_dir", Same, "image_dir"},
+    {"image_max_pixels", Same, "image_max_pixels"},
+    {"image_min_pixels", Same, "image_min_pixels"},
     {"dataset_revision", Refused, "", say::kData},
     {"mix_strategy", Refused, "concat", "samples of all files are shuffled together", rules::only},
     {"interleave_probs mask_history default_system buffer_size streaming", Refused, "", say::kData,
@@ -75,7 +79,7 @@ constexpr Row kLlamaFactory[] = {
      Decided, "", "token ids of large data are kept by its content"},
     {"image_* video_* audio_* crop_to_patches use_audio_in_video mask_*", Refused, "", say::kImages,
      [](Translator& t, const Setting& s, const Row& row) {
-       // These bound what data has; where it has no images they do nothing.
+       // These bound what data has; where it has no such images they do nothing.
        t.judge(s, Left, filled(row.say, s) + "; it does nothing to data without them");
      }},
     // ---- Model

@@ -9,6 +9,7 @@
 #include "ref/dora.h"
 #include "ref/layer_norm.h"
 #include "ref/quantize.h"
+#include "ref/rope.h"
 #include "ref/update.h"
 
 namespace snug::ref {
@@ -136,21 +137,7 @@ class Reference {
       }
   }
 
-  void operator()(const Rope& op) {
-    const int64_t pairs = o_[2].cols() / 2;
-    for (int64_t t = 0; t < o_[0].rows(); t++)
-      for (int64_t begin = 0; begin < o_[0].cols(); begin += op.dim)
-        for (int64_t i = 0; i < pairs; i++) {
-          double &first = o_[0](t, begin + (op.interleaved ? 2 * i : i)),
-                 &second = o_[0](t, begin + (op.interleaved ? 2 * i + 1 : i + pairs));
-          const int64_t axis = op.pairs ? (i >= op.pairs.end_of(0)) + (i >= op.pairs.end_of(1)) : 0,
-                        position = o_[1].index(axis * o_[0].rows() + t);
-          const double c = o_[2](position, i), s = o_[2](position, i + pairs) * (op.backward ? -1 : 1);
-          const double x1 = first, x2 = second;
-          first = x1 * c - x2 * s;
-          second = x2 * c + x1 * s;
-        }
-  }
+  void operator()(const Rope& op) { rotate(op, o_[0], o_[1], o_[2]); }
 
   // Calls f(d, h, t, j, score) for every head, query t and key j that it sees; `at` is the place of the documents.
   template <class F>
