@@ -28,6 +28,7 @@ void perturb(std::vector<std::string>& values) { values.emplace_back("o_proj"); 
 void perturb(std::string& value) { value += "x"; }
 void perturb(std::vector<int>& values) { values.push_back(4); }
 void perturb(std::vector<double>& values) { values.push_back(4); }
+void perturb(std::vector<int64_t>& values) { values.push_back(4); }
 void perturb(std::vector<LinearPart>& parts) { parts.emplace_back(); }
 void perturb(std::optional<std::vector<int64_t>>& values) { values = {3}; }
 template <class T>
@@ -109,6 +110,7 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(NormSpec{"input_layernorm.weight", 1e-5});
   expect_every_field_counts(NormSpec{"norm.weight", 1e-5, false, NormKind::Layer, "norm.bias"});
   expect_every_field_counts(HeadShape{4, 2, 16});
+  expect_every_field_counts(read_model_config(vision() / "qwen2_5_vl").spec.tower);
   expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
   expect_every_field_counts(
