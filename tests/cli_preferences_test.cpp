@@ -52,6 +52,19 @@ class Preferences : public Cli {
                 more);
   }
 
+  // Replaces the data of words.
+  static Words on(const char* file, Words words) {
+    *std::ranges::find(words, "pairs.jsonl") = file;
+    return words;
+  }
+
+  // Runs what is refused once a run is there.
+  void expect_refused(const Words& words, const Words& why) const {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2);
+    for (const std::string& part : why) EXPECT_THAT(outcome.err, HasSubstr(part));
+  }
+
   std::vector<nlohmann::json> metrics(const char* name = "run") const {
     std::vector<nlohmann::json> all;
     std::istringstream lines(text_of(at(name) / "metrics.jsonl"));
@@ -125,6 +138,67 @@ TEST_F(Preferences, WhatIsKnownOfAReferenceStaysKnown) {
   EXPECT_THAT(run_well(dpo(kept)).err, HasSubstr("of 12 pairs 12 were known"));
 }
 
+TEST_F(Preferences, AnInterruptKeepsTheReferencesThatAreKnown) {
+  std::string text;
+  for (int i = 0; i < 800; i++)
+    text += nlohmann::json{{"prompt_ids", {5 + i % 900, 7 + i / 900}}, {"chosen_ids", {9, 2}}, {"rejected_ids", {8, 2}}}
+                .dump() +
+            "\n";
+  put(at("many.jsonl"), text);
+  const Words words = on("many.jsonl", dpo({"--packing", "false"}));
+  const pid_t child = start(words);
+  while (text_of(at("stderr")).find("all weights are in place") == std::string::npos &&
+         waitpid(child, nullptr, WNOHANG) == 0)
+    usleep(1000);
+  kill(child, SIGINT);
+  const Outcome interrupted = finish(child);
+  ASSERT_EQ(interrupted.code, 130) << interrupted.err;
+  EXPECT_THAT(interrupted.err, HasSubstr("interrupted before the first step"));
+  EXPECT_FALSE(fs::exists(at("run/job.yaml"))) << "no run has begun";
+  const std::string again = run_well(words).err;
+  EXPECT_THAT(again, HasSubstr("reference: of 800 pairs "));
+  EXPECT_THAT(again, testing::Not(HasSubstr("800 pairs 0 were known")));
+}
+
+TEST_F(Preferences, WhatKeepsReferencesIsLookedAtBeforeAnythingIsRemoved) {
+  run_well(dpo({}));
+  const std::string before = text_of(at("run/metrics.jsonl"));
+  put(at("file"), "no directory");
+  expect_refused(dpo({"--overwrite", "--reference-cache", "file"}), {"reference_cache: found the file"});
+  EXPECT_EQ(text_of(at("run/metrics.jsonl")), before);
+  const fs::path kept = fs::directory_iterator(at("run/reference"))->path();
+  put(kept, "damaged, and long enough for a header and a checksum");
+  fs::create_directory(at("own"));
+  fs::copy(kept, at("own") / kept.filename());
+  expect_refused(dpo({"--overwrite", "--reference-cache", "own"}), {"no header", "delete it"});
+  EXPECT_THAT(run_well(dpo({"--overwrite"})).err, HasSubstr("(--overwrite replaces it)"));
+  EXPECT_THAT(run_well(dpo({"--overwrite"})).err, HasSubstr("12 were known"));
+}
+
+TEST_F(Preferences, EvalKeepsReferencesWhereItIsToldTo) {
+  run_well(dpo({}));
+  const Words eval{"eval",        "--model", kModels / "llama",   "--adapter", "run/adapter", "--data", "pairs.jsonl",
+                   "--objective", "dpo",     "--sequence-length", "64"};
+  EXPECT_THAT(run_well(eval).err, HasSubstr("of 12 pairs 0 were known, 12 were scored"));
+  EXPECT_FALSE(fs::exists(at("reference")));
+  run_well(with(eval, {"--reference-cache", "kept"}));
+  EXPECT_THAT(run_well(with(eval, {"--reference-cache", "kept"})).err, HasSubstr("12 were known (kept)"));
+  expect_refused(with(eval, {"--reference", "adapter"}), {"reference: found adapter", "is ln 2 whatever it learnt"});
+}
+
+TEST_F(Preferences, RepliesOfOneKindAreSaidAndHaveNoMargin) {
+  put(at("good.jsonl"), R"({"prompt_ids": [5, 6], "completion_ids": [7, 2], "label": true}
+{"prompt_ids": [8, 6], "completion_ids": [9, 2], "label": true}
+)");
+  const Words kto{"--objective", "kto", "--max-steps", "1"};
+  EXPECT_THAT(run_well(on("good.jsonl", dpo(kto))).err, HasSubstr("data: all replies are desirable"));
+  const Outcome eval = run_well(
+      {"eval", "--model", kModels / "llama", "--adapter", "run/adapter", "--data", "good.jsonl", "--objective", "kto"});
+  EXPECT_THAT(eval.out, testing::Not(HasSubstr("margin")));
+  EXPECT_THAT(run_well(dpo({"--overwrite", "--preference-loss", "robust"})).err,
+              HasSubstr("preference_loss robust with label_smoothing 0 is sigmoid"));
+}
+
 TEST_F(Preferences, ModulesThatAnAdapterHoldsWholeAreNoReferences) {
   run_well(dpo({"--modules-to-save", "norm", "--out", "first"}));
   const Words whole{"--adapter", "first/adapter"};
@@ -144,7 +218,8 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   refused({"--reference", "none"}, {"objectives dpo and kto need one"});
   refused({"--reference", "adapter"}, {"without --adapter there is none"});
   refused({"--reference", "other"}, {"another model is not supported yet"});
-  refused({"--beta", "0"}, {"nothing would be learnt"});
+  refused({"--beta", "0"}, {"beta: found 0, expected more", "with 0 of it nothing is learnt"});
+  refused({"--beta", "0", "--objective", "orpo"}, {"the cross-entropy alone is left"});
   refused({"--objective", "kto", "--desirable-weight", "0", "--undesirable-weight", "0"}, {"found 0 for both"});
   refused({"--long-samples", "split"}, {"long_samples: found split", "what is judged is cut, or dropped"});
   refused({"--objective", "sft", "--beta", "0.2"}, {"beta: found 0.2", "objective sft"});

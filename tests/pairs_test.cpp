@@ -39,7 +39,7 @@ Dataset judged_of_file() {
     sample.value = json["label"].get<bool>() ? 1.0f : 0.0f;
     dataset.add(sample);
   }
-  return with_other_replies(dataset);
+  return with_other_replies(dataset, all_samples(dataset.samples()));
 }
 
 const nlohmann::json& expected() {
@@ -228,8 +228,8 @@ TEST(Kto, OtherRepliesAreTheNextOnesToAnotherPrompt) {
   Dataset dataset;
   for (const auto& [prompt, reply] : {std::pair(5, 50), {5, 51}, {6, 60}, {7, 70}, {5, 52}})
     dataset.add(judged(prompt, reply));
-  const Dataset both = with_other_replies(dataset);
-  const int32_t others[] = {60, 60, 70, 52, 60};
+  const Dataset both = with_other_replies(dataset, all_samples(5));
+  const int32_t others[] = {60, 70, 70, 52, 60};
   for (int64_t i = 0; i < 5; i++) {
     const std::span<const int32_t> ids = both.ids(i);
     ASSERT_EQ(both.second(i), 4u);
@@ -239,7 +239,51 @@ TEST(Kto, OtherRepliesAreTheNextOnesToAnotherPrompt) {
   }
   Dataset alike;
   for (const int32_t reply : {50, 51}) alike.add(judged(5, reply));
-  EXPECT_FALSE(with_other_replies(alike).has_pairs());
+  EXPECT_FALSE(with_other_replies(alike, all_samples(2)).has_pairs());
+  const Dataset selected = with_other_replies(dataset, std::vector<uint32_t>{1, 3});
+  ASSERT_EQ(selected.samples(), 2);
+  EXPECT_EQ(selected.ids(0)[6], 70) << "of the selected samples alone";
+  EXPECT_EQ(selected.ids(1)[6], 51);
+}
+
+// Another's reply bounds nothing: it is cut for itself, at its prompt's beginning and then at its end.
+TEST(Kto, DocumentsAreCutEachForItself) {
+  const auto judged = [](int32_t prompt, int prompts, int replies) {
+    Sample sample;
+    for (int i = 0; i < prompts; i++) sample.ids.push_back(prompt + i), sample.labels.push_back(kNoLabel);
+    for (int i = 0; i < replies; i++) sample.ids.push_back(30 + i), sample.labels.push_back(30 + i);
+    sample.value = 1;
+    return sample;
+  };
+  Dataset dataset;
+  dataset.add(judged(3, 4, 2));
+  dataset.add(judged(9, 2, 12));
+  const Dataset both = with_other_replies(dataset, all_samples(2));
+  Packer packer(both, all_samples(2), {.sequence_length = 8, .shuffle = false, .apart = true});
+  EXPECT_EQ(packer.report().long_replies, 1) << "12 tokens of a reply have no room";
+  const std::vector<DocumentSpan> documents = packer.documents();
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_EQ(documents[0], (DocumentSpan{0, 0, 6})) << "its own is whole";
+  EXPECT_EQ(documents[1], (DocumentSpan{0, 6 + 3, 8})) << "a token of the prompt, and what fits of the reply";
+  EXPECT_EQ(counted_labels(both, documents[1]), 7);
+}
+
+TEST(PairReferences, WhatIsKnownWhenAnInterruptComesIsKept) {
+  const Dataset dataset = pairs_of_file();
+  References references(dataset);
+  Session session(job_of({.kind = ObjectiveKind::Dpo}, true, DType::F32, 64), 1);
+  session.load();
+  PairRun run(session, dataset, references, 12);
+  int asked = 0;
+  const ScoredPasses scored =
+      score_references(session, run.data, *run.objective, {.interrupted = [&] { return ++asked == 3; }});
+  EXPECT_TRUE(scored.interrupted);
+  EXPECT_EQ(scored.passes, 3);
+  EXPECT_EQ(run.objective->known(), 3);
+  const ScoredPasses rest =
+      score_references(session, run.data, *run.objective, {.interrupted = [&] { return run.objective->knows_all(); }});
+  EXPECT_FALSE(rest.interrupted) << "nothing is left to be scored";
+  EXPECT_EQ(rest.passes, 9);
 }
 
 // One prompt alone: nothing estimates how far the model is from its reference.
@@ -255,7 +299,7 @@ TEST(Kto, WithOnePromptALoneReplyIsSetAgainstItsReference) {
   Session session(spec, 1);
   session.load();
   const TempDirectory directory;
-  const Dataset same = with_other_replies(dataset);
+  const Dataset same = with_other_replies(dataset, all_samples(dataset.samples()));
   References references(same);
   PairRun run(session, same, references, 2);
   score_references(session, run.data, *run.objective);
@@ -275,13 +319,13 @@ TEST(PairReferences, AreTheLogProbabilitiesOfTheModelBeforeItsFirstStep) {
     Session session(spec, 1);
     session.load();
     PairRun run(session, dataset, references, 3, /*packing=*/lora);
-    EXPECT_GT(score_references(session, run.data, *run.objective), 0);
+    EXPECT_GT(score_references(session, run.data, *run.objective).passes, 0);
     ASSERT_TRUE(run.objective->knows_all());
     for (uint32_t i = 0; i < 12; i++)
       for (size_t half = 0; half < 2; half++)
         expect_near(references.of(i)[half], expected()["scores"][i][half].get<double>(), 1e-5,
                     fmt::format("pair {}, {}", i, half));
-    EXPECT_EQ(score_references(session, run.data, *run.objective), 0) << "what is known is not scored again";
+    EXPECT_EQ(score_references(session, run.data, *run.objective).passes, 0) << "what is known is not scored again";
   }
 }
 

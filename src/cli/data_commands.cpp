@@ -163,11 +163,12 @@ namespace {
 // Prints what an evaluation finds of preferences.
 void say_of_preferences(const EvaluationResult& result, const PackingReport& report, bool json) {
   const std::optional<double> accuracy = number_of(result.metrics, "rewards/accuracies");
-  const double margin = number_of(result.metrics, "rewards/margins").value();
+  const double margin = number_of(result.metrics, "rewards/margins").value();  // NaN where one side has no replies
   const std::string_view what = accuracy ? "pairs" : "replies";
   if (!json) {
-    fmt::print("loss {:.4f}{}  margin {:.4f}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,
-               accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(), margin, result.samples, what,
+    fmt::print("loss {:.4f}{}{}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,
+               accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(),
+               std::isfinite(margin) ? fmt::format("  margin {:.4f}", margin) : std::string(), result.samples, what,
                result.tokens, result.loss_tokens);
     return;
   }
@@ -195,8 +196,10 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
     say_lines(evaluation_notes(source.stream().report(), options, "data"));
   }
   RunObjective objective(session.spec(), corpus, source, nullptr);
-  if (const std::string line = objective.find_references(session, options); session.rank() == 0 && !line.empty())
-    say(fmt::format("{}\n", line));
+  const FoundReferences references =
+      objective.find_references(session, options, {.keep = [&] { objective.keep_references(); }});
+  if (session.rank() == 0) objective.keep_references();
+  if (session.rank() == 0 && !references.line.empty()) say(fmt::format("{}\n", references.line));
   const EvaluationResult result = evaluate(session, source, source.stream().steps(), objective.of_data());
   if (!std::isfinite(result.loss)) {
     const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
@@ -238,6 +241,10 @@ int eval_command(Options options, const CommandFlags& flags) {
         "against "
         "the model without it; orpo and simpo need no such reference",
         options.objective);
+  if (spec.objective.reference == Reference::Adapter)
+    user_error(
+        "reference: found adapter, expected auto: eval sets the model with its adapter against the model without it; "
+        "against itself its loss of dpo is ln 2 whatever it learnt");
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
   const Planned planned = plan_use(std::move(spec), options, comm.get());

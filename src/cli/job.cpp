@@ -103,7 +103,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     request.adapter = options.adapter;
     files = open_adapter(options.adapter, spec.model.embedding, spec.model.head);
     if (training) refuse_to_train(*files, *spec.rules.adapter);
-    if (objective.has_reference() && !objective.adapted_reference && !files->config.modules_to_save.empty())
+    if (objective.has_reference() && objective.reference != Reference::Adapter &&
+        !files->config.modules_to_save.empty())
       user_error(
           "{}: found modules that were trained whole ({}), expected none with --objective {}: its reference would have "
           "them too; --reference adapter takes the adapter as it is, and merge makes a model to begin from",

@@ -52,12 +52,12 @@ void refuse_beside_replies(const Options& options) {
   if (options.train_on != "assistant") refuse("train_on", options.train_on, "replies are what is judged");
 }
 
-bool reference_is_adapted(const Options& options) {
-  if (options.reference == "auto") return false;
+Reference reference_of(const Options& options) {
+  if (options.reference == "auto") return Reference::Auto;
   if (options.reference == "adapter") {
     if (options.adapter.empty())
       user_error("reference: found adapter, expected auto: without --adapter there is none to set the model against");
-    return true;
+    return Reference::Adapter;
   }
   if (options.reference == "none")
     user_error(
@@ -79,16 +79,19 @@ ObjectiveOptions objective_of(const Options& options) {
   if (!objective.weighs_rows()) return objective;
   refuse_beside_replies(options);
   objective.beta = options.beta.value_or(objective.kind == ObjectiveKind::SimPo ? 2 : 0.1);
-  if (objective.beta == 0) user_error("beta: found 0, expected more: nothing would be learnt");
   objective.label_smoothing = options.label_smoothing;
   objective.nll_weight = options.nll_weight.value_or(objective.kind == ObjectiveKind::Orpo ? 1 : 0);
+  if (objective.beta == 0)
+    user_error("beta: found 0, expected more: it weighs what is preferred, and with 0 of it {}",
+               objective.nll_weight > 0 ? "the cross-entropy alone is left, which is objective sft on chosen replies"
+                                        : "nothing is learnt");
   objective.simpo_gamma = options.simpo_gamma;
   objective.desirable_weight = options.desirable_weight;
   objective.undesirable_weight = options.undesirable_weight;
   if (objective.scores_others() && objective.desirable_weight == 0 && objective.undesirable_weight == 0)
     user_error(
         "desirable_weight, undesirable_weight: found 0 for both, expected more for one: nothing would be learnt");
-  if (objective.has_reference()) objective.adapted_reference = reference_is_adapted(options);
+  if (objective.has_reference()) objective.reference = reference_of(options);
   return objective;
 }
 
@@ -105,9 +108,9 @@ std::string objective_words(const ObjectiveOptions& objective) {
   add("desirable_weight", objective.desirable_weight, objective.desirable_weight != 1);
   add("undesirable_weight", objective.undesirable_weight, objective.undesirable_weight != 1);
   if (objective.has_reference())
-    words += fmt::format(
-        "; reference: {}, whose log-probabilities are computed before the first step and kept",
-        objective.adapted_reference ? "the model with its adapter as it is" : "the model as it is, without an adapter");
+    words += fmt::format("; reference: {}, whose log-probabilities are computed before the first step and kept",
+                         objective.reference == Reference::Adapter ? "the model with its adapter as it is"
+                                                                   : "the model as it is, without an adapter");
   return words;
 }
 
@@ -115,7 +118,9 @@ namespace {
 
 // Returns as one text what decides a reference's log-probabilities besides the replies.
 std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
-  const auto counts = [&](size_t i) { return !spec.table.params[i].adapter || spec.objective.adapted_reference; };
+  const auto counts = [&](size_t i) {
+    return !spec.table.params[i].adapter || spec.objective.reference == Reference::Adapter;
+  };
   bool drawn = false;
   for (size_t i = 0; i < spec.table.params.size(); i++)
     drawn = drawn || (counts(i) && std::holds_alternative<RandomFill>(spec.sources.params[i]));
@@ -155,32 +160,45 @@ RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSour
   if (validation) validation_ = serve(corpus.validation(), *validation);
 }
 
-std::string RunObjective::find_references(Session& session, const Options& options) {
-  if (!spec_.objective.has_reference()) return "";
+FoundReferences RunObjective::find_references(Session& session, const Options& options,
+                                              const ReferenceOptions& reference) {
+  if (!spec_.objective.has_reference()) return {};
   key_ = reference_key(spec_, session.heartbeat());
-  const std::filesystem::path own = std::filesystem::path(options.out) / "reference", given = options.reference_cache,
-                              directory = given.empty() ? own : given;
-  file_ = directory / (hex(hash_of(key_)) + ".logps");
+  const std::filesystem::path own = options.out.empty() ? "" : std::filesystem::path(options.out) / "reference",
+                              given = options.reference_cache, directory = given.empty() ? own : given;
+  if (!directory.empty()) file_ = directory / (hex(hash_of(key_)) + kReferencesExtension);
   int64_t all = std::ssize(data_source_.stream().samples_of_data());
   if (validation_source_) all += std::ssize(validation_source_->stream().samples_of_data());
   const auto known = [&] { return data_->known() + (validation_ ? validation_->known() : 0); };
-  read_references(file_, key_, referenced_);
+  std::string damaged;
+  try {
+    if (!file_.empty()) read_references(file_, key_, referenced_);
+  } catch (const UserError& error) {
+    if (!options.overwrite || directory != own) throw;
+    damaged = fmt::format("{} (--overwrite replaces it)\n", error.what());
+  }
   const int64_t found = known();
   uint64_t hash = 0;
   for (const Referenced& of : referenced_) hash = hash_of(std::span(std::as_const(of.references).all()), hash);
   session.agree("the log-probabilities of the reference that are kept", hash);
   const auto begin = std::chrono::steady_clock::now();
-  int64_t passes = score_references(session, data_source_, *data_);
-  if (validation_) passes += score_references(session, *validation_source_, *validation_);
-  computed_ = passes > 0;
+  ScoredPasses scored = score_references(session, data_source_, *data_, reference);
+  computed_ = scored.passes > 0;
+  if (validation_ && !scored.interrupted) {
+    const ScoredPasses more = score_references(session, *validation_source_, *validation_, reference);
+    scored = {scored.passes + more.passes, more.interrupted};
+    computed_ = scored.passes > 0;
+  }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return fmt::format("reference: of {} {} {} were known ({}), {} were scored in {} passes, {:.1f} s", all,
-                     spec_.objective.pairs() ? "pairs" : "replies", found, directory.string(), known() - found, passes,
-                     spent.count());
+  const std::string where = directory.empty() ? "" : fmt::format(" ({})", directory.string());
+  return {fmt::format("{}reference: of {} {} {} were known{}, {} were scored in {} passes, {:.1f} s", damaged, all,
+                      spec_.objective.pairs() ? "pairs" : "replies", found, where, known() - found, scored.passes,
+                      spent.count()),
+          scored.interrupted, known(), file_};
 }
 
 void RunObjective::keep_references() const {
-  if (computed_ || (!file_.empty() && !is_file(file_))) write_references(file_, key_, referenced_);
+  if (!file_.empty() && (computed_ || !is_file(file_))) write_references(file_, key_, referenced_);
 }
 
 }  // namespace snug

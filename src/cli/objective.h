@@ -15,6 +15,13 @@ ObjectiveOptions objective_of(const Options& options);
 // Returns words for it: "dpo (sigmoid), beta 0.1; reference: ...".
 std::string objective_words(const ObjectiveOptions& objective);
 
+struct FoundReferences {
+  std::string line;  // that says so; empty where there is no reference
+  bool interrupted = false;
+  int64_t known = 0;           // samples whose references are known
+  std::filesystem::path file;  // in which they are kept; empty: none
+};
+
 // Holds the objectives of a run's sources: of the data, and of what is held out. It holds nothing where the objective
 // is sft. All that it is made of must outlive it.
 class RunObjective {
@@ -25,9 +32,9 @@ class RunObjective {
   StepObjective* of_validation() { return validation_.get(); }
 
   // Finds the reference's log-probabilities in the cache, and computes the others with a session that is loaded and has
-  // trained nothing yet. Returns a line that says so; empty where there is no reference. All ranks call it.
-  std::string find_references(Session& session, const Options& options);
-  // Writes them to the cache, once the run's directory is its own; one rank calls it.
+  // trained nothing yet. All ranks call it.
+  FoundReferences find_references(Session& session, const Options& options, const ReferenceOptions& reference);
+  // Writes those that are known to the cache, if there is one; one rank calls it.
   void keep_references() const;
 
  private:

@@ -311,6 +311,35 @@ void say_plan(const Run& run, const BlockStream& data, const BlockStream* valida
   if (validation) say_lines(evaluation_notes(validation->report(), options, "validation"));
 }
 
+// Gives the trainer what it has of the run and of its objective.
+void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective) {
+  for (const Space space : kSpaces)
+    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
+  trainer_options.fields = run.fields;
+  trainer_options.objective = objective.of_data();
+  trainer_options.validation_objective = objective.of_validation();
+  trainer_options.require_owned = [&run] { require_owned(run); };
+}
+
+void say_where_it_begins(int64_t step, int64_t steps, bool resumed) {
+  if (step >= steps)
+    log_line(
+        fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}", step, steps));
+  else if (resumed)
+    log_line(step > 0 ? fmt::format("goes on after step {}", step)
+                      : "nothing has been saved: begins at the first step");
+}
+
+// Keeps the references that are known when a run is interrupted before it begins.
+void keep_for_later(Run& run, const RunObjective& objective, const FoundReferences& references) {
+  require_owned(run);
+  objective.keep_references();
+  log_line(
+      fmt::format("interrupted before the first step; {} references are in {}: the same command goes on from there",
+                  references.known, references.file.string()));
+  if (run.flags.json) print(to_line({{"out", run.options.out}, {"steps", 0}, {"references", references.known}}) + "\n");
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -332,29 +361,29 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   RunObjective objective(session.spec(), run.corpus, data, validation ? &*validation : nullptr);
-  const std::string reference = objective.find_references(session, options);
-  if (reports && !reference.empty()) log_line(reference);
+  const auto keep = [&] {
+    require_owned(run);
+    objective.keep_references();
+  };
+  const auto interrupted = [&] { return run.guard.interrupted(); };
+  const FoundReferences references = objective.find_references(session, options, {interrupted, keep});
+  if (reports && !references.line.empty()) log_line(references.line);
+  if (references.interrupted) {
+    if (reports) keep_for_later(run, objective, references);
+    session.barrier("the end of an interrupted run");
+    return 130;
+  }
   TrainerOptions trainer_options = trainer_options_of(options, steps);
-  for (const Space space : kSpaces)
-    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
-  trainer_options.fields = run.fields;
-  trainer_options.objective = objective.of_data();
-  trainer_options.validation_objective = objective.of_validation();
-  trainer_options.require_owned = [&] { require_owned(run); };
+  connect(trainer_options, run, objective);
   std::optional<EventCommand> command;
   trainer_options.event = [&](const nlohmann::ordered_json& event) {
     if (command) command->send(event);
   };
-  trainer_options.interrupted = [&] { return run.guard.interrupted(); };
+  trainer_options.interrupted = interrupted;
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
   if (options.resume) trainer.restore();
-  if (reports && trainer.step() >= steps)
-    log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
-                         trainer.step(), steps));
-  else if (reports && options.resume)
-    log_line(trainer.step() > 0 ? fmt::format("goes on after step {}", trainer.step())
-                                : "nothing has been saved: begins at the first step");
+  if (reports) say_where_it_begins(trainer.step(), steps, options.resume);
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps)

@@ -126,10 +126,11 @@ class Dataset {
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
 };
 
-// Returns the samples, each with a second document: its prompt, and the reply of the next sample in order (round and
-// round) whose prompt is another. Returns them as they are if there is only one prompt. A prompt is what stands before
-// the first label.
-Dataset with_other_replies(const Dataset& judged);
+// Returns the selected samples, each with a second document: its prompt, and the reply of the next selected one in
+// order (round and round) whose prompt is another; of several samples in a row with one prompt the second has the one
+// after that, and so on, so that others' replies are not the first ones alone. Returns them without second documents if
+// there is only one prompt. A prompt is what stands before the first label.
+Dataset with_other_replies(const Dataset& judged, std::span<const uint32_t> selection);
 
 // Collects for_each_sample() in a Dataset. Throws UserError if there are no files.
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder);

@@ -135,6 +135,7 @@ class Packer {
   template <class Visit>
   int64_t for_each_document(uint32_t sample, Visit&& visit) const;
   std::optional<std::array<DocumentSpan, 2>> pair_of(uint32_t sample) const;
+  DocumentSpan span_of_other(uint32_t sample) const;
   // Puts the documents of an epoch into blocks, one after another, and calls visit(DocumentSpan, block).
   template <class Visit>
   void pack(int64_t epoch, Visit&& visit);

@@ -28,4 +28,6 @@ PreferenceLoss preference_loss_from_name(std::string_view name) {
 }
 std::string_view name(PreferenceLoss loss) { return kLosses[static_cast<size_t>(loss)]; }
 
+std::string_view name(Reference reference) { return reference == Reference::Auto ? "auto" : "adapter"; }
+
 }  // namespace snug

@@ -24,6 +24,11 @@ enum class PreferenceLoss : uint8_t { Sigmoid, Cdpo, Robust, Hinge, Ipo, Sigmoid
 PreferenceLoss preference_loss_from_name(std::string_view name);
 std::string_view name(PreferenceLoss loss);
 
+// Says whose log-probabilities a model's are set against: its own before the first step, without an adapter or with the
+// one that is continued.
+enum class Reference : uint8_t { Auto, Adapter };
+std::string_view name(Reference reference);
+
 struct ObjectiveOptions {
   ObjectiveKind kind = ObjectiveKind::Sft;
   PreferenceLoss preference_loss = PreferenceLoss::Sigmoid;  // dpo
@@ -31,7 +36,7 @@ struct ObjectiveOptions {
   double label_smoothing = 0;  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5
   double nll_weight = 0;       // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
   double simpo_gamma = 0.5;    // simpo: the margin between the two replies' rewards
-  bool adapted_reference = false;                       // the reference has the adapter that training begins with
+  Reference reference = Reference::Auto;                // dpo, kto
   double desirable_weight = 1, undesirable_weight = 1;  // kto: of replies of either kind
 
   // Returns whether a sample is a pair of replies.
@@ -50,7 +55,7 @@ struct ObjectiveOptions {
 
 template <RecordOf<ObjectiveOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, adapted_reference, desirable_weight,
+  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, reference, desirable_weight,
          undesirable_weight] = options;
   visit("objective", kind);
   visit("preference_loss", preference_loss);
@@ -58,7 +63,7 @@ void visit_fields(R& options, Visit&& visit) {
   visit("label_smoothing", label_smoothing);
   visit("nll_weight", nll_weight);
   visit("simpo_gamma", simpo_gamma);
-  visit("adapted_reference", adapted_reference);
+  visit("reference", reference);
   visit("desirable_weight", desirable_weight);
   visit("undesirable_weight", undesirable_weight);
 }

@@ -37,7 +37,8 @@ class Due {
   Clock::time_point last_ = Clock::now();
 };
 
-// Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred.
+// Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred to
+// anything.
 std::string preferences_text(const NamedNumbers& metrics, const std::string& prefix) {
   const auto accuracy = number_of(metrics, prefix + "rewards/accuracies"),
              margin = number_of(metrics, prefix + "rewards/margins");

@@ -259,7 +259,9 @@ void remark_on_objective(Translator& t, const std::string& objective) {
     t.remark("the cross-entropy of orpo is of prompt and reply in TRL, of the chosen reply here");
   if (objective == "kto")
     t.remark(
-        "kto sets a step's replies against the others' prompts, once a step; theirs does so in each pass of each rank");
+        "kto takes a step's distance from the reference, once a step, of the replies that come next in the data; "
+        "theirs "
+        "takes it in each pass of each rank, of that pass's replies");
   if (t.learns_pairs())
     t.remark(t.has("long_samples") && t.value_of("long_samples") == "drop"
                  ? "a pair is left out where both halves together are too long here, where either is there"

@@ -166,7 +166,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
 }
 
 void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
-  lower_forward(job, program, cut, shape, job.objective.adapted_reference,
+  lower_forward(job, program, cut, shape, job.objective.reference == Reference::Adapter,
                 [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) { take_scores(job, e, b, x, batch); });
 }
 
