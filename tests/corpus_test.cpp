@@ -56,7 +56,7 @@ const std::set<std::string> kNotOfData{
     "lora_plus_ratio", "modules_to_save", "ensure_weight_tying", "train_modules", "freeze", "base_format", "compute",
     "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm", "seed",
     "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma", "desirable_weight",
-    "undesirable_weight", "reference", "reference_cache",
+    "undesirable_weight", "reference", "reference_cache", "center_coefficient", "optimizer",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "schedule_cycles", "schedule_power", "decay_ratio", "warmup_steps", "warmup_ratio",
     "min_learning_rate_ratio", "max_steps", "epochs",

@@ -377,9 +377,11 @@ std::vector<OptionSpec> training_specs() {
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
-      number_option("weight_decay", &O::weight_decay, 0, 1e3, "AdamW's, not on norms and biases (0)"),
-      number_option("beta1", &O::beta1, 0, kMostBeta, "AdamW's (0.9)"),
-      number_option("beta2", &O::beta2, 0, kMostBeta, "AdamW's (0.999)"),
+      word_option("optimizer", &O::optimizer, {"adamw", "lion"},
+                  "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate"),
+      number_option("weight_decay", &O::weight_decay, 0, 1e3, "apart from the gradient, not on norms and biases (0)"),
+      number_option("beta1", &O::beta1, 0, kMostBeta, "of the first moment; of lion, of what gives the sign (0.9)"),
+      open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment (0.999); of lion's moment (0.99)"),
       number_option("epsilon", &O::epsilon, kLeastEpsilon, 1, "AdamW's (1e-8)"),
       number_option(
           "max_grad_norm", &O::max_grad_norm, 0, 1e9,

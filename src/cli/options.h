@@ -69,7 +69,9 @@ struct Options {
   std::optional<double> warmup_ratio;  // not given: by schedule and steps
   double min_learning_rate_ratio = 0, schedule_power = 1, decay_ratio = 0.1;
   int64_t schedule_cycles = 1;
-  double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
+  std::string optimizer = "adamw";
+  std::optional<double> beta2;  // not given: by optimizer
+  double weight_decay = 0, beta1 = 0.9, epsilon = 1e-8, max_grad_norm = 1;
   int64_t batch_size = 0;  // 0: the product of the next two if both are given, else 16 or a multiple of the ranks
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;
   uint64_t seed = 42;

@@ -17,6 +17,8 @@ int Cut::shape_for(int64_t count) const {
   return 0;
 }
 
+std::string_view name(Optimizer optimizer) { return optimizer == Optimizer::AdamW ? "adamw" : "lion"; }
+
 std::string_view name(Recompute recompute) {
   constexpr std::array<std::string_view, 4> kNames{"none", "mlp", "attention", "block"};
   return kNames[static_cast<size_t>(recompute)];
