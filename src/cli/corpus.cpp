@@ -141,11 +141,17 @@ void add_content(Fields& fields, std::string_view group, const Dataset& data, co
   int64_t tokens = 0, loss_tokens = 0;
   uint64_t hash = 0;
   std::vector<int32_t> labels;
+  std::vector<float> weights;
   for (const uint32_t sample : samples) {
     const std::span<const int32_t> ids = data.ids(sample);
     labels.resize(ids.size());
     data.labels(sample, 0, labels);
     hash = hash_of(std::span<const int32_t>(labels), hash_of(ids, hash));
+    if (data.has_weights()) {
+      weights.resize(ids.size());
+      data.weights(sample, 0, weights);
+      hash = hash_of(std::span<const float>(weights), hash);
+    }
     tokens += static_cast<int64_t>(ids.size());
     loss_tokens += data.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
     call(heartbeat);

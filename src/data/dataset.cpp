@@ -198,6 +198,7 @@ void Dataset::add(const Sample& sample, std::string_view place) {
     if (i == 0 || i == sample.second || sample.labels[i] == kNoLabel) continue;
     has_label_[at / 64] |= uint64_t{1} << (at % 64);
     if (sample.labels[i] != sample.ids[i]) other_labels_.emplace_back(at, sample.labels[i]);
+    if (!sample.weights.empty() && sample.weights[i] != 1) weights_.emplace_back(at, sample.weights[i]);
   }
   starts_.push_back(ids_.size());
   if (sample.second > 0) seconds_.push_back(sample.second);
@@ -215,12 +216,20 @@ uint64_t Dataset::growth(const Sample& sample) const {
   };
   const uint64_t tokens = sample.ids.size();
   return grown(ids_, tokens) + grown(has_label_, tokens / 64 + 1) + grown(starts_, 1) + grown(other_labels_, tokens) +
-         grown(seconds_, 1) + grown(values_, 1);
+         grown(seconds_, 1) + grown(values_, 1) + (sample.weights.empty() ? 0 : grown(weights_, tokens));
 }
 
 std::span<const int32_t> Dataset::ids(int64_t sample) const {
   const auto s = static_cast<size_t>(sample);
   return std::span(ids_).subspan(starts_[s], starts_[s + 1] - starts_[s]);
+}
+
+void Dataset::weights(int64_t sample, int64_t begin, std::span<float> out) const {
+  const uint64_t start = starts_[static_cast<size_t>(sample)] + static_cast<uint64_t>(begin);
+  std::ranges::fill(out, 1.0f);
+  auto weight = std::ranges::lower_bound(weights_, start, {}, &std::pair<uint64_t, float>::first);
+  for (; weight != weights_.end() && weight->first < start + out.size(); ++weight)
+    out[weight->first - start] = weight->second;
 }
 
 void Dataset::labels(int64_t sample, int64_t begin, std::span<int32_t> out) const {

@@ -67,7 +67,7 @@ struct DataOptions {
 // BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside. Of several
 // BOS at the beginning one is left, and a note counts such records; of several end-of-turn tokens at the end, where the
 // tokenizer's EOS counts as one even if the template ends turns by another, one is left, and a note counts such
-// records. A record of weight 0 has no label.
+// records. A record or message of weight 0 has no label.
 using Sample = TokenSample;
 
 // Says of which kinds the records of the files are.
@@ -104,6 +104,9 @@ class Dataset {
   std::span<const int32_t> ids(int64_t sample) const;
   // Writes the labels of tokens [begin, begin + out.size()) of a sample.
   void labels(int64_t sample, int64_t begin, std::span<int32_t> out) const;
+  // Writes by what the losses of labels [begin, begin + out.size()) of a sample are multiplied.
+  void weights(int64_t sample, int64_t begin, std::span<float> out) const;
+  bool has_weights() const { return !weights_.empty(); }
   // Returns how many of the tokens [begin, end) have a label. Reads one bit a token.
   int64_t loss_tokens(int64_t sample, int64_t begin, int64_t end) const;
   // Returns whether every sample is two documents.
@@ -124,6 +127,7 @@ class Dataset {
   std::vector<float> values_;        // by sample; empty: they have none
   RecordKinds kinds_;
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
+  std::vector<std::pair<uint64_t, float>> weights_;         // by place in ids_, of labels: those that are not 1
 };
 
 // Returns the selected samples, each with a second document: its prompt, and the reply of the next selected one in

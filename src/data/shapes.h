@@ -74,6 +74,7 @@ struct TokenSample {
   std::vector<int32_t> ids, labels;
   uint32_t second = 0;           // of a pair: where its second document begins, not 0
   std::optional<float> value{};  // of a pair: its margin; of a reply that is judged: 1 if it is desirable, else 0
+  std::vector<float> weights{};  // of each label's loss; empty: all 1
 };
 constexpr int32_t kNoLabel = -100;
 
@@ -116,7 +117,7 @@ struct Answers {
 // Holds what a record says.
 struct Example {
   std::variant<Conversation, Document, std::vector<TokenSample>, Answers> content;
-  bool carries_loss = true;              // false: its weight is 0
+  float weight = 1;                      // of its tokens' loss
   std::vector<std::string> ignored;      // keys that no table knows
   std::vector<jinja::Value> tools = {};  // of a conversation; they belong to the thread that read them
 };
