@@ -140,15 +140,14 @@ TEST_F(Preferences, WhatIsKnownOfAReferenceStaysKnown) {
 
 TEST_F(Preferences, AnInterruptKeepsTheReferencesThatAreKnown) {
   std::string text;
-  for (int i = 0; i < 800; i++)
+  for (int i = 0; i < 2000; i++)
     text += nlohmann::json{{"prompt_ids", {5 + i % 900, 7 + i / 900}}, {"chosen_ids", {9, 2}}, {"rejected_ids", {8, 2}}}
                 .dump() +
             "\n";
   put(at("many.jsonl"), text);
   const Words words = on("many.jsonl", dpo({"--packing", "false"}));
   const pid_t child = start(words);
-  while (text_of(at("stderr")).find("all weights are in place") == std::string::npos &&
-         waitpid(child, nullptr, WNOHANG) == 0)
+  while (text_of(at("stderr")).find("objective     dpo") == std::string::npos && waitpid(child, nullptr, WNOHANG) == 0)
     usleep(1000);
   kill(child, SIGINT);
   const Outcome interrupted = finish(child);
@@ -156,8 +155,8 @@ TEST_F(Preferences, AnInterruptKeepsTheReferencesThatAreKnown) {
   EXPECT_THAT(interrupted.err, HasSubstr("interrupted before the first step"));
   EXPECT_FALSE(fs::exists(at("run/job.yaml"))) << "no run has begun";
   const std::string again = run_well(words).err;
-  EXPECT_THAT(again, HasSubstr("reference: of 800 pairs "));
-  EXPECT_THAT(again, testing::Not(HasSubstr("800 pairs 0 were known")));
+  EXPECT_THAT(again, HasSubstr("reference: of 2000 pairs "));
+  EXPECT_THAT(again, testing::Not(HasSubstr("2000 pairs 0 were known")));
 }
 
 TEST_F(Preferences, WhatKeepsReferencesIsLookedAtBeforeAnythingIsRemoved) {
@@ -209,7 +208,8 @@ TEST_F(Preferences, ModulesThatAnAdapterHoldsWholeAreNoReferences) {
 
 TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   const auto refused = [&](const Words& more, const Words& why) { expect_refusal(dpo(more), why); };
-  refused({"--objective", "reward"}, {"objective: 'reward' is not supported yet"});
+  refused({"--center-coefficient", "1"}, {"center_coefficient: found 1", "it is of objective reward"});
+  refused({"--objective", "reward", "--beta", "0.2"}, {"beta: found 0.2", "objectives dpo, orpo, simpo and kto"});
   refused({"--simpo-gamma", "1"}, {"simpo_gamma: found 1, expected nothing: it is of objective simpo"});
   refused({"--label-smoothing", "0.1"}, {"it is of preference_loss cdpo and robust", "preference_loss sigmoid"});
   refused({"--objective", "orpo", "--preference-loss", "ipo"}, {"preference_loss: found ipo", "objective orpo"});
@@ -217,14 +217,14 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
           {"reference: found none", "it is of objectives dpo and kto"});
   refused({"--reference", "none"}, {"objectives dpo and kto need one"});
   refused({"--reference", "adapter"}, {"without --adapter there is none"});
-  refused({"--reference", "other"}, {"another model is not supported yet"});
+  refused({"--reference", "other"}, {"reference: found 'other', expected auto, adapter or a model"});
   refused({"--beta", "0"}, {"beta: found 0, expected more", "with 0 of it nothing is learnt"});
   refused({"--beta", "0", "--objective", "orpo"}, {"the cross-entropy alone is left"});
   refused({"--objective", "kto", "--desirable-weight", "0", "--undesirable-weight", "0"}, {"found 0 for both"});
   refused({"--long-samples", "split"}, {"long_samples: found split", "what is judged is cut, or dropped"});
   refused({"--objective", "sft", "--beta", "0.2"}, {"beta: found 0.2", "objective sft"});
   expect_refusal({"eval", "--model", kModels / "llama", "--data", "pairs.jsonl", "--objective", "dpo"},
-                 {"expected an --adapter beside it"});
+                 {"expected an --adapter beside it, or --reference MODEL"});
 }
 
 // Pairs are two replies with a judgement each.
@@ -256,6 +256,26 @@ TEST_F(Preferences, KtoLearnsFromRepliesWithALabelAndFromPairs) {
   const auto resumed = metrics();
   run_well(dpo(with(kto, {"--packing", "false", "--schedule", "constant"})));
   EXPECT_EQ(resumed, metrics());
+}
+
+// Another model's log-probabilities are kept under its own name; a model that is its own reference begins at ln 2.
+TEST_F(Preferences, AnotherModelServesAsReference) {
+  fs::copy(kModels / "llama", at("other"), fs::copy_options::recursive);
+  const Words by_other{"--reference", "other", "--method", "full", "--validation", "0.2"};
+  const Outcome outcome = run_well(dpo(by_other));
+  EXPECT_THAT(outcome.err, HasSubstr("reference: another model"));
+  EXPECT_THAT(outcome.err, HasSubstr("reference: of 12 pairs 0 were known (run/reference), 12 were scored"));
+  const auto steps = metrics();
+  EXPECT_NEAR(steps[0]["loss"].get<double>(), std::numbers::ln2, 1e-6) << "it is the same model";
+  run_well({"train", "--out", "run", "--resume", "--max-steps", "6"});
+  EXPECT_THAT(run_well(dpo(with({"--overwrite", "--ranks", "2"}, by_other))).err, HasSubstr("12 were known"));
+  fs::remove(at("other/model.safetensors"));
+  fs::copy(kModels / "llama3", at("third"), fs::copy_options::recursive);
+  expect_refused(dpo(with({"--resume", "--reference", "third"}, {"--method", "full", "--max-steps", "8"})),
+                 {"reference"});
+  const Outcome eval = run_well({"eval", "--model", "run/model", "--reference", kModels / "llama", "--data",
+                                 "pairs.jsonl", "--objective", "dpo", "--sequence-length", "64", "--json"});
+  EXPECT_LT(nlohmann::json::parse(eval.out)["loss"].get<double>(), std::numbers::ln2);
 }
 
 TEST_F(Preferences, TwoRanksLearnTheSame) {

@@ -66,7 +66,7 @@ const std::set<std::string> kNotOfData{
     "device", "machine", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory", "disk_dir",
     "order", "recompute", "offload_states", "offload_gradients", "offload_parameters", "offload_activations",
     "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume", "log_every", "metrics_format",
-    "on_event", "eval_every", "save_every", "keep", "trace"};
+    "on_event", "eval_every", "save_every", "keep", "best_metric", "early_stopping", "trace"};
 
 TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
   const Corpus corpus;

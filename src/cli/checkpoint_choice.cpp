@@ -88,7 +88,7 @@ std::vector<fs::path> files_but_weights(const fs::path& directory) {
 
 void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& side_files, const fs::path& out) {
   const ParamRules rules = rules_of(run);
-  ModelSpec model = read_model_config(run.model, run.family).spec;
+  ModelSpec model = model_config_of(run).spec;
   fit_to_rules(model, rules);
   const ParamTable table = trained_parameters(model, rules);
   PendingDirectory pending(out, Existing::Replace);

@@ -118,6 +118,7 @@ PackingOptions packing_options(const Options& options, const Heartbeat& heartbea
           .long_samples = long_samples_from_name(options.long_samples),
           .shuffle = options.shuffle,
           .apart = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores_others(),
+          .pools = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores(),
           .seed = options.seed,
           .heartbeat = heartbeat};
 }

@@ -329,6 +329,8 @@ std::vector<OptionSpec> preference_specs() {
       number_option("simpo_gamma", &O::simpo_gamma, 0, 1e6, "simpo: margin between the rewards of a pair (0.5)"),
       number_option("desirable_weight", &O::desirable_weight, 0, 1e6, "kto: weight of desirable replies (1)"),
       number_option("undesirable_weight", &O::undesirable_weight, 0, 1e6, "kto: weight of undesirable ones (1)"),
+      number_option("center_coefficient", &O::center_coefficient, 0, 1e6,
+                    "reward: weight of the square of a pair's sum of scores, which keeps scores around 0 (0)"),
       text_option("reference", &O::reference,
                   "dpo, kto: whose log-probabilities the model's are set against; auto: its own before the first step, "
                   "without an adapter; adapter: with the adapter that is continued"),

@@ -61,7 +61,7 @@ struct Options {
 
   std::string preference_loss = "sigmoid", reference = "auto", reference_cache;
   std::optional<double> beta, nll_weight;  // not given: by objective
-  double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1;
+  double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1, center_coefficient = 0;
 
   std::optional<double> learning_rate;  // not given: by method and objective
   std::string schedule = "cosine";

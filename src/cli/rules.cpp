@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/say.h"
 #include "cli/cache.h"
+#include "cli/job.h"
 #include "cli/launch.h"
 #include "model/model_config.h"
 #include "model/multimodal.h"
@@ -175,7 +176,7 @@ void refuse_other_rules(Options options) {
 }  // namespace
 
 PeftConfig adapter_of(const Options& options) {
-  const ModelSpec model = read_model_config(options.model, options.family).spec;
+  const ModelSpec model = model_config_of(options).spec;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
     PeftConfig adapter = plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
@@ -196,7 +197,10 @@ PeftConfig adapter_of(const Options& options) {
   config.alpha_pattern = parse_patterns<double>(options.lora_alpha_pattern, "lora_alpha_pattern", 1e-6, kMostAlpha);
   if (!options.lora_layers.empty())
     config.layers_to_transform = parse_layers(options.lora_layers, std::ssize(model.layers));
-  config.modules_to_save = saved_names(model, options.modules_to_save, false);
+  config.scores = model.scores;
+  std::vector<std::string> saved = options.modules_to_save;
+  if (config.scores) saved.emplace_back("score");  // a head that is new is trained whole
+  config.modules_to_save = saved_names(model, saved, false);
   config.ensure_weight_tying = options.ensure_weight_tying;
   config = plain_adapter(model, config, "lora_targets");
   refuse_vain_patterns(model, config);

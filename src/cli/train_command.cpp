@@ -108,6 +108,8 @@ void name_absolutely(Options& options) {
                                   &options.reference_cache};
   for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
     if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
+  const bool other = options.reference != "auto" && options.reference != "adapter" && options.reference != "none";
+  if (other && std::filesystem::exists(options.reference)) paths.push_back(&options.reference);
   for (std::string& file : options.data) paths.push_back(&file);
   if (!validation_fraction(options))
     for (std::string& file : options.validation) paths.push_back(&file);
@@ -257,11 +259,12 @@ struct Run {
   const Planned& planned;
   const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
-  const WriteExtraFiles write_extra;  // for what is exported
-  const std::string machines;         // on which the ranks are, if on several
-  DirectoryOwner* const owner;        // in the first process only
-  std::atomic<bool> begun = false;    // the contents of --out are this run's
-  std::atomic<bool> lost = false;     // and by now another's
+  const WriteExtraFiles write_extra;        // for what is exported
+  const std::string machines;               // on which the ranks are, if on several
+  const std::optional<Planned>& reference;  // of the model that --reference names
+  DirectoryOwner* const owner;              // in the first process only
+  std::atomic<bool> begun = false;          // the contents of --out are this run's
+  std::atomic<bool> lost = false;           // and by now another's
 };
 
 // Throws DeviceError if another process has taken --out over.
@@ -330,14 +333,22 @@ void say_where_it_begins(int64_t step, int64_t steps, bool resumed) {
                       : "nothing has been saved: begins at the first step");
 }
 
-// Keeps the references that are known when a run is interrupted before it begins.
-void keep_for_later(Run& run, const RunObjective& objective, const FoundReferences& references) {
-  require_owned(run);
-  objective.keep_references();
-  log_line(
-      fmt::format("interrupted before the first step; {} references are in {}: the same command goes on from there",
-                  references.known, references.file.string()));
-  if (run.flags.json) print(to_line({{"out", run.options.out}, {"steps", 0}, {"references", references.known}}) + "\n");
+// Says what is known of references. Returns whether the run was interrupted before all are: then it keeps these.
+bool stops_at(Run& run, const RunObjective& objective, const FoundReferences& references, Comm* comm) {
+  const bool reports = !comm || comm->topology().rank == 0;
+  if (reports && !references.line.empty()) log_line(references.line);
+  if (!references.interrupted) return false;
+  if (reports) {
+    require_owned(run);
+    objective.keep_references();
+    log_line(
+        fmt::format("interrupted before the first step; {} references are in {}: the same command goes on from there",
+                    references.known, references.file.string()));
+    if (run.flags.json)
+      print(to_line({{"out", run.options.out}, {"steps", 0}, {"references", references.known}}) + "\n");
+  }
+  if (comm) comm->barrier("the end of an interrupted run");
+  return true;
 }
 
 int train_rank(Run& run, int rank, int place, Comm* comm) {
@@ -351,28 +362,27 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (run.corpus.validates()) {
     validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
   }
+  RunObjective objective(run.planned.spec, run.corpus, data, validation ? &*validation : nullptr);
   const int64_t steps = data.stream().steps();
   if (reports) {
     say_plan(run, data.stream(), validation ? &validation->stream() : nullptr);
     std::filesystem::create_directories(options.out);
   }
   rehearse_saving(saving_plan(run.planned, options, steps), comm, log_line);
+  const auto interrupted = [&] { return run.guard.interrupted(); };
+  const ReferenceOptions of_reference{interrupted, [&] {
+                                        require_owned(run);
+                                        objective.keep_references();
+                                      }};
+  if (run.reference &&
+      stops_at(run, objective, objective.find_references_by(*run.reference, options, rank, place, comm, of_reference),
+               comm))
+    return 130;
   Session session = rank_session(run.planned, options, rank, place, comm);
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
-  RunObjective objective(session.spec(), run.corpus, data, validation ? &*validation : nullptr);
-  const auto keep = [&] {
-    require_owned(run);
-    objective.keep_references();
-  };
-  const auto interrupted = [&] { return run.guard.interrupted(); };
-  const FoundReferences references = objective.find_references(session, options, {interrupted, keep});
-  if (reports && !references.line.empty()) log_line(references.line);
-  if (references.interrupted) {
-    if (reports) keep_for_later(run, objective, references);
-    session.barrier("the end of an interrupted run");
+  if (!run.reference && stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
     return 130;
-  }
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   connect(trainer_options, run, objective);
   std::optional<EventCommand> command;
@@ -465,7 +475,14 @@ int train_command(Options options, const CommandFlags& flags) {
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
+  if (spec.model.scores) {
+    const std::vector<int32_t>& ends = corpus.prompt_format.end_tokens;
+    std::vector<int64_t> all = model_tokens(options).end_tokens;
+    all.insert(all.end(), ends.begin(), ends.end());
+    spec.pad_token = pad_token_of(options, all);
+  }
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
+  const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
@@ -481,6 +498,7 @@ int train_command(Options options, const CommandFlags& flags) {
           guard,
           write_prompt_format(options, corpus, planned.spec),
           comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
+          reference,
           owner.get()};
   return run_ranks(
       planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),

@@ -32,6 +32,8 @@ struct PackingOptions {
   bool shuffle = true;  // a new order each epoch; false: file order
   // The two documents of a pair are never in one pass: a block has room for the first ones, and for the second ones.
   bool apart = false;
+  bool pools =
+      false;  // of a document one row counts: that of its last token with a label itself, not of the one before
   uint64_t seed = 42;
   Heartbeat heartbeat{};           // called for each epoch that is packed, and for each million of its samples
   std::string_view name = "data";  // the option that named the samples, for messages

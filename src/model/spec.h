@@ -75,10 +75,20 @@ struct ModelSpec {
   double embedding_factor = 1;        // times the embedding's rows, rounded to the products' dtype
   double logits_cap = 0;              // logits times the factor become cap tanh(x / cap); 0: they stay
   double logits_factor = 1;           // times the logits
+  bool scores = false;                // the head has one row, and gives a text a score instead of logits
 
   int64_t positions = 0;  // length of the longest document that the model was made for; decides nothing
 
   std::string prefix_of(size_t layer) const { return layer_prefix + std::to_string(layer) + "."; }
+  // Makes it a model of one score, as transformers' classes for sequence classification with one label have it.
+  void become_scorer() {
+    scores = true;
+    tied = false;
+    head = kScoreHead;
+    logits_factor = 1;
+    logits_cap = 0;
+  }
+  static constexpr const char* kScoreHead = "score.weight";
 };
 
 }  // namespace snug

@@ -94,7 +94,7 @@ void visit_fields(R& layer, Visit&& visit) {
 template <RecordOf<ModelSpec> R, class Visit>
 void visit_fields(R& model, Visit&& visit) {
   auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, local_rope,
-         embedding_factor, logits_cap, logits_factor, positions] = model;
+         embedding_factor, logits_cap, logits_factor, scores, positions] = model;
   visit("architecture", architecture);
   visit("hidden_size", hidden);
   visit("vocab_size", vocabulary);
@@ -108,6 +108,7 @@ void visit_fields(R& model, Visit&& visit) {
   visit("embedding_factor", embedding_factor);
   visit("logits_cap", logits_cap);
   visit("logits_factor", logits_factor);
+  visit("scores", scores);
 }
 
 // Adds a model's fields: the number of layers, and each field of these once; where layers differ in it, runs of equal

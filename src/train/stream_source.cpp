@@ -5,7 +5,7 @@ namespace snug {
 StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
                            const StepShape& shape, const RunLength& length, int rank)
     : stream_(dataset, std::move(selection), packing, shape, length),
-      batcher_(dataset, shape.micro_batch, packing.sequence_length),
+      batcher_(dataset, shape.micro_batch, packing.sequence_length, packing.pools),
       rank_(rank) {}
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {

@@ -40,8 +40,11 @@ class Due {
 // Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred to
 // anything.
 std::string preferences_text(const NamedNumbers& metrics, const std::string& prefix) {
-  const auto accuracy = number_of(metrics, prefix + "rewards/accuracies"),
-             margin = number_of(metrics, prefix + "rewards/margins");
+  const auto either = [&](const char* of_replies, const char* of_scores) {
+    const auto found = number_of(metrics, prefix + of_replies);
+    return found ? found : number_of(metrics, prefix + of_scores);
+  };
+  const auto accuracy = either("rewards/accuracies", "accuracy"), margin = either("rewards/margins", "margin");
   return accuracy && margin ? fmt::format("  accuracy {:.2f}  margin {:.3f}", *accuracy, *margin) : "";
 }
 
@@ -77,6 +80,12 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes,
   result.loss = objective ? objective->loss() : sum / static_cast<double>(result.loss_tokens);
   if (objective) result.metrics = objective->metrics();
   return result;
+}
+
+bool is_better_greater(std::string_view metric) {
+  constexpr std::string_view kGreater[] = {"accuracies",     "accuracy", "margins",    "margin",
+                                           "rewards/chosen", "logps/",   "mean_reward"};
+  return std::ranges::any_of(kGreater, [&](std::string_view word) { return metric.find(word) != metric.npos; });
 }
 
 std::vector<std::string> TrainerOptions::metric_names() const {

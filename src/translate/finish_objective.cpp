@@ -237,10 +237,10 @@ std::string model_of(const Translator& t) { return t.has("model") ? t.value_of("
 void finish_reference(Translator& t) {
   const Setting *model = t.held("reference"), *adapter = t.held("reference_adapter");
   const bool same = !model || is_off(model->value) || yaml_text(model->value) == model_of(t);
-  if (model)
-    t.judge(*model, same ? Mark::Same : Mark::Refused,
-            same ? "the model as it is before the first step"
-                 : "the reference is the model as it is before the first step; another is not supported yet");
+  if (model && same)
+    t.judge(*model, Mark::Same, "the model as it is before the first step");
+  else if (model)
+    t.put("reference", yaml_text(model->value), *model);
   if (!adapter) return;
   if (is_off(adapter->value))
     t.judge(*adapter, Mark::Same, "none");

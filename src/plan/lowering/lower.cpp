@@ -64,7 +64,8 @@ HeadParams head_params(const JobContext& job) {
           static_cast<float>(job.model.logits_factor),
           static_cast<float>(job.model.logits_cap),
           job.objective.weighs_rows(),
-          job.numerics.logits_chunk_rows};
+          job.numerics.logits_chunk_rows,
+          job.model.scores};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
