@@ -218,6 +218,7 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   refused({"--reference", "none"}, {"objectives dpo and kto need one"});
   refused({"--reference", "adapter"}, {"without --adapter there is none"});
   refused({"--reference", "other"}, {"reference: found 'other', expected auto, adapter or a model"});
+  refused({"--early-stopping", "2"}, {"early_stopping: found 2, expected --validation and --eval-every"});
   refused({"--beta", "0"}, {"beta: found 0, expected more", "with 0 of it nothing is learnt"});
   refused({"--beta", "0", "--objective", "orpo"}, {"the cross-entropy alone is left"});
   refused({"--objective", "kto", "--desirable-weight", "0", "--undesirable-weight", "0"}, {"found 0 for both"});
@@ -276,6 +277,24 @@ TEST_F(Preferences, AnotherModelServesAsReference) {
   const Outcome eval = run_well({"eval", "--model", "run/model", "--reference", kModels / "llama", "--data",
                                  "pairs.jsonl", "--objective", "dpo", "--sequence-length", "64", "--json"});
   EXPECT_LT(nlohmann::json::parse(eval.out)["loss"].get<double>(), std::numbers::ln2);
+}
+
+TEST_F(Preferences, ARunEndsWhereNoEvaluationIsBetter) {
+  const Words words{
+      "--validation", "0.2",           "--eval-every",           "1", "--early-stopping", "2", "--max-steps",
+      "40",           "--best-metric", "eval_rewards/accuracies"};
+  const Outcome outcome = run_well(dpo(words));
+  EXPECT_THAT(outcome.err, HasSubstr("early_stopping: 2 evaluations brought no better eval_rewards/accuracies"));
+  const size_t steps = metrics().size();
+  EXPECT_LT(steps, 40u);
+  const auto state =
+      nlohmann::json::parse(text_of(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state.json"));
+  EXPECT_EQ(state["best_metric"], "eval_rewards/accuracies");
+  EXPECT_EQ(state["evaluations_since_best"], 2);
+  run_well({"train", "--out", "run", "--resume"});
+  EXPECT_EQ(metrics().size(), steps) << "it had ended";
+  expect_refused(dpo(with({"--overwrite"}, {"--validation", "0.2", "--best-metric", "eval_nothing"})),
+                 {"best_metric: found 'eval_nothing', expected one of eval_loss, eval_rewards/chosen"});
 }
 
 TEST_F(Preferences, TwoRanksLearnTheSame) {

@@ -466,6 +466,11 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("eval_every", &O::eval_every, "steps, 'epoch' or a duration; 0 = at the end only (0)"),
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
+      text_option("best_metric", &O::best_metric,
+                  "which number of what is held out says which step is the best: eval_loss, or an objective's, such as "
+                  "eval_rewards/accuracies (eval_loss)"),
+      integer_option("early_stopping", &O::early_stopping, 0,
+                     "end the run after so many evaluations without a better one; 0 = never (0)"),
       metrics_format_option(),
       text_option("on_event", &O::on_event,
                   "command (sh -c) that is told of the start, every step, checkpoint and the end: a JSON object a line "

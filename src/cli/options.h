@@ -96,6 +96,8 @@ struct Options {
   std::vector<std::string> metrics_format;
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all
+  std::string best_metric = "eval_loss";
+  int64_t early_stopping = 0;
 };
 
 // Describes one option: how its text is read and written back.

@@ -211,6 +211,8 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.save = interval_of(options.save_every);
   trainer.log_interval = interval_of(options.log_every);
   trainer.keep = options.keep;
+  trainer.best_metric = options.best_metric;
+  trainer.early_stopping = options.early_stopping;
   const auto writes = [&](const char* format) {
     return std::ranges::find(options.metrics_format, format) != options.metrics_format.end();
   };
@@ -224,9 +226,10 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
 std::string which_is_best(const Trainer& trainer, const Options& options) {
   const auto best = trainer.best();
   if (!best) return "";
-  if (best->first == trainer.step()) return fmt::format("; its held-out loss, {:.4f}, is the best", best->second);
-  return fmt::format("; the best held-out loss, {:.4f}, was that of step {}: {} {} --checkpoint best uses it",
-                     best->second, best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
+  const std::string what = options.best_metric == "eval_loss" ? "held-out loss" : options.best_metric;
+  if (best->first == trainer.step()) return fmt::format("; its {}, {:.4f}, is the best", what, best->second);
+  return fmt::format("; the best {}, {:.4f}, was that of step {}: {} {} --checkpoint best uses it", what, best->second,
+                     best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
 }
 
 // Returns what the programs of each rank need of the arenas; all ranks call it.
@@ -314,6 +317,16 @@ void say_plan(const Run& run, const BlockStream& data, const BlockStream* valida
   if (validation) say_lines(evaluation_notes(validation->report(), options, "validation"));
 }
 
+// Refuses to judge steps by a number that what is held out does not have.
+void refuse_other_metric(const Options& options, StepObjective* validation) {
+  std::vector<std::string> names{"eval_loss"};
+  if (validation)
+    for (const std::string& name : validation->metric_names()) names.push_back("eval_" + name);
+  if (std::ranges::find(names, options.best_metric) == names.end())
+    user_error("best_metric: found '{}', expected {}{}", options.best_metric, names.size() > 1 ? "one of " : "",
+               fmt::join(names, ", "));
+}
+
 // Gives the trainer what it has of the run and of its objective.
 void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective) {
   for (const Space space : kSpaces)
@@ -363,6 +376,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
   }
   RunObjective objective(run.planned.spec, run.corpus, data, validation ? &*validation : nullptr);
+  refuse_other_metric(options, objective.of_validation());
   const int64_t steps = data.stream().steps();
   if (reports) {
     say_plan(run, data.stream(), validation ? &validation->stream() : nullptr);
@@ -452,6 +466,9 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
 
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
+  if (options.early_stopping > 0 && (options.validation.empty() || options.eval_every.count == 0))
+    user_error("early_stopping: found {}, expected --validation and --eval-every beside it: it counts evaluations",
+               options.early_stopping);
   std::unique_ptr<Comm> comm = launched("train");
   if (options.out.empty()) {
     if (comm)
