@@ -15,7 +15,8 @@ import pathlib
 
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.models.llama import modeling_llama
 
 STEPS, PAIRS, VOCABULARY = 3, 4, 997
@@ -125,8 +126,8 @@ def step_loss(model, references, name, options, pairs, first):
     return total, metrics
 
 
-def train_steps(folder, loss_of_step):
-    model = load(folder)
+def train_steps(folder, loss_of_step, model=None):
+    model = model or load(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     steps = []
     for step in range(STEPS):
@@ -201,6 +202,51 @@ def kto(folder, judged):
     )
 
 
+def load_scorer(folder, head):
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, num_labels=1, dtype=torch.float64, attn_implementation="sdpa")  # fmt: skip
+    with torch.no_grad():
+        model.score.weight.copy_(head)
+    return model
+
+
+def score(model, pair, side):
+    return model(input_ids=torch.tensor([pair["prompt"] + pair[side]]), use_cache=False).logits[0, 0]
+
+
+def reward_step(model, pairs, centre):
+    """Loss and metrics of a step of pairs, each with a margin."""
+    scores = [(score(model, p, "chosen"), score(model, p, "rejected"), p["margin"]) for p in pairs]
+    total = sum(-F.logsigmoid(c - r - m) + centre * (c + r) ** 2 for c, r, m in scores) / len(scores)
+    every = [s.item() for c, r, _ in scores for s in (c, r)]
+    return total, {
+        "accuracy": sum(float(c > r) for c, r, _ in scores) / len(scores),
+        "margin": sum((c - r).item() for c, r, _ in scores) / len(scores),
+        "min_reward": min(every),
+        "mean_reward": sum(every) / len(every),
+        "max_reward": max(every),
+    }
+
+
+def reward(folder, out, pairs):
+    """Writes the head, and returns scores before and steps of a model that gives scores."""
+    generator = torch.Generator().manual_seed(43)
+    hidden = load(folder).config.hidden_size
+    head = torch.randn((1, hidden), generator=generator) / (hidden + 1)
+    save_file({"score.weight": head}, out / "score.safetensors")
+    pairs = [pair | {"margin": 0.25 * (i % 3)} for i, pair in enumerate(pairs)]
+    centre = 0.01
+    with torch.no_grad():
+        initial = load_scorer(folder, head.double())
+        scores = [[score(initial, p, side).item() for side in ("chosen", "rejected")] for p in pairs]
+    steps = train_steps(
+        folder, lambda model, first: reward_step(model, pairs[first : first + PAIRS], centre),
+        load_scorer(folder, head.double()),
+    )  # fmt: skip
+    return {"options": {"objective": "reward", "center_coefficient": centre}, "scores": scores, "steps": steps,
+            "margins": [p["margin"] for p in pairs]}  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
@@ -225,6 +271,8 @@ def main():
     references, options, steps = kto(args.model, judged)
     expected["kto"] = {"references": references, "options": options, "steps": steps}
     print("kto", " ".join(f"{step['loss']:.9f} {step['metrics']['kl']:.4f}" for step in steps))
+    expected["reward"] = reward(args.model, args.out, pairs)
+    print("reward", " ".join(f"{step['loss']:.9f}" for step in expected["reward"]["steps"]))
     (args.out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

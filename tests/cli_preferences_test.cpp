@@ -69,6 +69,66 @@ TEST_F(Preferences, WhatIsKnownOfAReferenceStaysKnown) {
   EXPECT_THAT(run_well(dpo(kept)).err, HasSubstr("of 12 pairs 12 were known"));
 }
 
+TEST_F(Preferences, AnInterruptKeepsTheReferencesThatAreKnown) {
+  std::string text;
+  for (int i = 0; i < 2000; i++)
+    text += nlohmann::json{{"prompt_ids", {5 + i % 900, 7 + i / 900}}, {"chosen_ids", {9, 2}}, {"rejected_ids", {8, 2}}}
+                .dump() +
+            "\n";
+  put(at("many.jsonl"), text);
+  const Words words = on("many.jsonl", dpo({"--packing", "false"}));
+  const pid_t child = start(words);
+  while (text_of(at("stderr")).find("objective     dpo") == std::string::npos && waitpid(child, nullptr, WNOHANG) == 0)
+    usleep(1000);
+  kill(child, SIGINT);
+  const Outcome interrupted = finish(child);
+  ASSERT_EQ(interrupted.code, 130) << interrupted.err;
+  EXPECT_THAT(interrupted.err, HasSubstr("interrupted before the first step"));
+  EXPECT_FALSE(fs::exists(at("run/job.yaml"))) << "no run has begun";
+  const std::string again = run_well(words).err;
+  EXPECT_THAT(again, HasSubstr("reference: of 2000 pairs "));
+  EXPECT_THAT(again, testing::Not(HasSubstr("2000 pairs 0 were known")));
+}
+
+TEST_F(Preferences, WhatKeepsReferencesIsLookedAtBeforeAnythingIsRemoved) {
+  run_well(dpo({}));
+  const std::string before = text_of(at("run/metrics.jsonl"));
+  put(at("file"), "no directory");
+  expect_refused(dpo({"--overwrite", "--reference-cache", "file"}), {"reference_cache: found the file"});
+  EXPECT_EQ(text_of(at("run/metrics.jsonl")), before);
+  const fs::path kept = fs::directory_iterator(at("run/reference"))->path();
+  put(kept, "damaged, and long enough for a header and a checksum");
+  fs::create_directory(at("own"));
+  fs::copy(kept, at("own") / kept.filename());
+  expect_refused(dpo({"--overwrite", "--reference-cache", "own"}), {"no header", "delete it"});
+  EXPECT_THAT(run_well(dpo({"--overwrite"})).err, HasSubstr("(--overwrite replaces it)"));
+  EXPECT_THAT(run_well(dpo({"--overwrite"})).err, HasSubstr("12 were known"));
+}
+
+TEST_F(Preferences, EvalKeepsReferencesWhereItIsToldTo) {
+  run_well(dpo({}));
+  const Words eval{"eval",        "--model", kModels / "llama",   "--adapter", "run/adapter", "--data", "pairs.jsonl",
+                   "--objective", "dpo",     "--sequence-length", "64"};
+  EXPECT_THAT(run_well(eval).err, HasSubstr("of 12 pairs 0 were known, 12 were scored"));
+  EXPECT_FALSE(fs::exists(at("reference")));
+  run_well(with(eval, {"--reference-cache", "kept"}));
+  EXPECT_THAT(run_well(with(eval, {"--reference-cache", "kept"})).err, HasSubstr("12 were known (kept)"));
+  expect_refused(with(eval, {"--reference", "adapter"}), {"reference: found adapter", "is ln 2 whatever it learnt"});
+}
+
+TEST_F(Preferences, RepliesOfOneKindAreSaidAndHaveNoMargin) {
+  put(at("good.jsonl"), R"({"prompt_ids": [5, 6], "completion_ids": [7, 2], "label": true}
+{"prompt_ids": [8, 6], "completion_ids": [9, 2], "label": true}
+)");
+  const Words kto{"--objective", "kto", "--max-steps", "1"};
+  EXPECT_THAT(run_well(on("good.jsonl", dpo(kto))).err, HasSubstr("data: all replies are desirable"));
+  const Outcome eval = run_well(
+      {"eval", "--model", kModels / "llama", "--adapter", "run/adapter", "--data", "good.jsonl", "--objective", "kto"});
+  EXPECT_THAT(eval.out, testing::Not(HasSubstr("margin")));
+  EXPECT_THAT(run_well(dpo({"--overwrite", "--preference-loss", "robust"})).err,
+              HasSubstr("preference_loss robust with label_smoothing 0 is sigmoid"));
+}
+
 TEST_F(Preferences, ModulesThatAnAdapterHoldsWholeAreNoReferences) {
   run_well(dpo({"--modules-to-save", "norm", "--out", "first"}));
   const Words whole{"--adapter", "first/adapter"};
@@ -79,7 +139,8 @@ TEST_F(Preferences, ModulesThatAnAdapterHoldsWholeAreNoReferences) {
 
 TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   const auto refused = [&](const Words& more, const Words& why) { expect_refusal(dpo(more), why); };
-  refused({"--objective", "reward"}, {"objective: 'reward' is not supported yet"});
+  refused({"--center-coefficient", "1"}, {"center_coefficient: found 1", "it is of objective reward"});
+  refused({"--objective", "reward", "--beta", "0.2"}, {"beta: found 0.2", "objectives dpo, orpo, simpo and kto"});
   refused({"--simpo-gamma", "1"}, {"simpo_gamma: found 1, expected nothing: it is of objective simpo"});
   refused({"--label-smoothing", "0.1"}, {"it is of preference_loss cdpo and robust", "preference_loss sigmoid"});
   refused({"--objective", "orpo", "--preference-loss", "ipo"}, {"preference_loss: found ipo", "objective orpo"});
@@ -87,13 +148,15 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
           {"reference: found none", "it is of objectives dpo and kto"});
   refused({"--reference", "none"}, {"objectives dpo and kto need one"});
   refused({"--reference", "adapter"}, {"without --adapter there is none"});
-  refused({"--reference", "other"}, {"another model is not supported yet"});
-  refused({"--beta", "0"}, {"nothing would be learnt"});
+  refused({"--reference", "other"}, {"reference: found 'other', expected auto, adapter or a model"});
+  refused({"--early-stopping", "2"}, {"early_stopping: found 2, expected --validation and --eval-every"});
+  refused({"--beta", "0"}, {"beta: found 0, expected more", "with 0 of it nothing is learnt"});
+  refused({"--beta", "0", "--objective", "orpo"}, {"the cross-entropy alone is left"});
   refused({"--objective", "kto", "--desirable-weight", "0", "--undesirable-weight", "0"}, {"found 0 for both"});
   refused({"--long-samples", "split"}, {"long_samples: found split", "what is judged is cut, or dropped"});
   refused({"--objective", "sft", "--beta", "0.2"}, {"beta: found 0.2", "objective sft"});
   expect_refusal({"eval", "--model", kModels / "llama", "--data", "pairs.jsonl", "--objective", "dpo"},
-                 {"expected an --adapter beside it"});
+                 {"expected an --adapter beside it, or --reference MODEL"});
 }
 
 // Pairs are two replies with a judgement each.
@@ -114,6 +177,44 @@ TEST_F(Preferences, KtoLearnsFromRepliesWithALabelAndFromPairs) {
   const auto resumed = metrics();
   run_well(dpo(with(kto, {"--packing", "false", "--schedule", "constant"})));
   EXPECT_EQ(resumed, metrics());
+}
+
+// Another model's log-probabilities are kept under its own name; a model that is its own reference begins at ln 2.
+TEST_F(Preferences, AnotherModelServesAsReference) {
+  fs::copy(kModels / "llama", at("other"), fs::copy_options::recursive);
+  const Words by_other{"--reference", "other", "--method", "full", "--validation", "0.2"};
+  const Outcome outcome = run_well(dpo(by_other));
+  EXPECT_THAT(outcome.err, HasSubstr("reference: another model"));
+  EXPECT_THAT(outcome.err, HasSubstr("reference: of 12 pairs 0 were known (run/reference), 12 were scored"));
+  const auto steps = metrics();
+  EXPECT_NEAR(steps[0]["loss"].get<double>(), std::numbers::ln2, 1e-6) << "it is the same model";
+  run_well({"train", "--out", "run", "--resume", "--max-steps", "6"});
+  EXPECT_THAT(run_well(dpo(with({"--overwrite", "--ranks", "2"}, by_other))).err, HasSubstr("12 were known"));
+  fs::remove(at("other/model.safetensors"));
+  fs::copy(kModels / "llama3", at("third"), fs::copy_options::recursive);
+  expect_refused(dpo(with({"--resume", "--reference", "third"}, {"--method", "full", "--max-steps", "8"})),
+                 {"reference"});
+  const Outcome eval = run_well({"eval", "--model", "run/model", "--reference", kModels / "llama", "--data",
+                                 "pairs.jsonl", "--objective", "dpo", "--sequence-length", "64", "--json"});
+  EXPECT_LT(nlohmann::json::parse(eval.out)["loss"].get<double>(), std::numbers::ln2);
+}
+
+TEST_F(Preferences, ARunEndsWhereNoEvaluationIsBetter) {
+  const Words words{
+      "--validation", "0.2",           "--eval-every",           "1", "--early-stopping", "2", "--max-steps",
+      "40",           "--best-metric", "eval_rewards/accuracies"};
+  const Outcome outcome = run_well(dpo(words));
+  EXPECT_THAT(outcome.err, HasSubstr("early_stopping: 2 evaluations brought no better eval_rewards/accuracies"));
+  const size_t steps = metrics().size();
+  EXPECT_LT(steps, 40u);
+  const auto state =
+      nlohmann::json::parse(text_of(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state.json"));
+  EXPECT_EQ(state["best_metric"], "eval_rewards/accuracies");
+  EXPECT_EQ(state["evaluations_since_best"], 2);
+  run_well({"train", "--out", "run", "--resume"});
+  EXPECT_EQ(metrics().size(), steps) << "it had ended";
+  expect_refused(dpo(with({"--overwrite"}, {"--validation", "0.2", "--best-metric", "eval_nothing"})),
+                 {"best_metric: found 'eval_nothing', expected one of eval_loss, eval_rewards/chosen"});
 }
 
 TEST_F(Preferences, TwoRanksLearnTheSame) {

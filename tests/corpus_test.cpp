@@ -61,7 +61,8 @@ const std::set<std::string> kNotOfData{
     "freeze_projector", "freeze_language_model", "learning_rate_vision", "learning_rate_projector", "base_format",
     "compute", "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm",
     "seed", "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma",
-    "desirable_weight", "undesirable_weight", "reference", "reference_cache", "image_tokens",
+    "desirable_weight", "undesirable_weight", "reference", "reference_cache", "image_tokens", "center_coefficient",
+    "optimizer",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "schedule_cycles", "schedule_power", "decay_ratio", "warmup_steps", "warmup_ratio",
     "min_learning_rate_ratio", "max_steps", "epochs",
@@ -71,7 +72,7 @@ const std::set<std::string> kNotOfData{
     "device", "machine", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory", "disk_dir",
     "order", "recompute", "offload_states", "offload_gradients", "offload_parameters", "offload_activations",
     "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume", "log_every", "metrics_format",
-    "on_event", "eval_every", "save_every", "keep", "trace"};
+    "on_event", "eval_every", "save_every", "keep", "best_metric", "early_stopping", "trace"};
 
 TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
   const Corpus corpus;

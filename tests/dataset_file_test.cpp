@@ -119,6 +119,32 @@ TEST_F(DatasetFileTest, PairsAreReadBackAndHoldTogetherOrItIsDamaged) {
   EXPECT_TRUE(fails_with<UserError>([&] { read(); }, "not finite"));
 }
 
+TEST_F(DatasetFileTest, WeightsAreReadBackAndHaveLabelsOrItIsDamaged) {
+  Dataset weighed;
+  Sample sample{{1, 2, 3, 4}, {kNoLabel, 2, kNoLabel, 4}};
+  sample.weights = {1, -0.5f, 9, 1};
+  weighed.add(sample);
+  const std::string bytes = written(weighed);
+  EXPECT_EQ(bytes.size(), DatasetFile::bytes(weighed, notes(), kKey));
+  const auto found = read();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->dataset, weighed);
+  std::vector<float> weights(3);
+  found->dataset.weights(0, 1, weights);
+  EXPECT_EQ(weights, (std::vector<float>{-0.5f, 1, 1})) << "what has no label weighs nothing else";
+  const size_t value = bytes.size() - sizeof(uint64_t) - sizeof(float), place = value - sizeof(uint64_t);
+  const auto refused = [&](size_t offset, auto other) {
+    std::string damaged = bytes;
+    set(damaged, offset, other);
+    put_summed(damaged);
+    return fails_with<UserError>([&] { read(); }, "a weight without a label");
+  };
+  EXPECT_TRUE(refused(place, uint64_t{2}));
+  EXPECT_TRUE(refused(place, uint64_t{4}));
+  EXPECT_TRUE(refused(value, 0.0f));
+  EXPECT_TRUE(refused(value, std::numeric_limits<float>::infinity()));
+}
+
 TEST_F(DatasetFileTest, OfAnotherKeyOrFormatItIsNoDataSetOfThese) {
   std::string bytes = written(dataset());
   EXPECT_FALSE(read("a keX"));

@@ -361,7 +361,7 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
     const char* message;
   } cases[] = {
       {"model_type", "gpt2", "'model_type': found \"gpt2\", expected \""},
-      {"architectures", Json::array({"LlamaForSequenceClassification"}), "expected a model with a language-model head"},
+      {"architectures", Json::array({"LlamaForSequenceClassification"}), "one label: a model that gives a score"},
       {"architectures", "LlamaForCausalLM", "'architectures': found \"LlamaForCausalLM\", expected a list of names"},
       {"hidden_act", "gelu", "x, key 'hidden_act': found \"gelu\", expected \"silu\""},
       {"attention_bias", "yes", "'attention_bias': found \"yes\", expected true or false"},

@@ -454,6 +454,7 @@ inline OpCases op_cases() {
   add_dropout(cases);
   add_sums(cases);
   add_adamw(cases);
+  add_lion(cases);
   return cases;
 }
 

@@ -66,6 +66,27 @@ inline void add_sums(OpCases& cases) {
                            3e-7});
 }
 
+inline void add_lion(OpCases& cases) {
+  const auto lion = [&](std::string what, DType gradient, bool split, double finite, int64_t count) {
+    const Shape n{count};
+    OpCase c{"lion." + what, Lion{0.9, 0.99, 0.1, split}, {in("g", gradient, n)}, {.step = 7, .learning_rate = 1e-2}};
+    c.relative = 1e-6, c.absolute = 1e-7;
+    c.operands.push_back(inout("w", split ? DType::BF16 : DType::F32, n));
+    if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
+    if (split) c.master = 1;
+    c.operands.push_back(inout("m", DType::F32, n));
+    c.operands.push_back(in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})));
+    cases.push_back(c);
+  };
+  for (const bool split : {false, true})
+    for (const DType gradient : kActivations)
+      for (const double finite : {1.0, 0.0})
+        for (const int64_t count : {20011, 20016})
+          lion(
+              fmt::format("{}{}{}.n{}", name(gradient), split ? ".split" : "", finite != 0 ? "" : ".not_finite", count),
+              gradient, split, finite, count);
+}
+
 inline void add_adamw(OpCases& cases) {
   const auto adamw = [&](std::string what, DType gradient, bool split, const RuntimeScalars& runtime, double finite) {
     const Shape n{20011};

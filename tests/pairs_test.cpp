@@ -1,142 +1,11 @@
 // Pairs of replies, from their tokens to their steps: against fp64 (fixtures/objective), however a step is cut or held.
-#include "arranged.h"
+#include "pairs.h"
 #include "expect_error.h"
-#include "temp_directory.h"
-#include "train/score_references.h"
-#include "train/trainer.h"
 
 namespace snug {
 namespace {
 
-const std::filesystem::path kObjective = std::filesystem::path(SNUG_FIXTURES) / "objective";
-
-// Twelve pairs: their tokens, and labels on the replies.
-Dataset pairs_of_file() {
-  Dataset dataset;
-  std::ifstream in(kObjective / "pairs.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const auto json = nlohmann::json::parse(line);
-    Sample pair;
-    for (const char* side : {"chosen", "rejected"}) {
-      if (!pair.ids.empty()) pair.second = static_cast<uint32_t>(pair.ids.size());
-      for (const int32_t id : json["prompt"]) pair.ids.push_back(id), pair.labels.push_back(kNoLabel);
-      for (const int32_t id : json[side]) pair.ids.push_back(id), pair.labels.push_back(id);
-    }
-    dataset.add(pair);
-  }
-  return dataset;
-}
-
-// Twelve replies with a judgement, each with another to its prompt.
-Dataset judged_of_file() {
-  Dataset dataset;
-  std::ifstream in(kObjective / "judged.jsonl");
-  for (std::string line; std::getline(in, line);) {
-    const auto json = nlohmann::json::parse(line);
-    Sample sample;
-    for (const int32_t id : json["prompt"]) sample.ids.push_back(id), sample.labels.push_back(kNoLabel);
-    for (const int32_t id : json["reply"]) sample.ids.push_back(id), sample.labels.push_back(id);
-    sample.value = json["label"].get<bool>() ? 1.0f : 0.0f;
-    dataset.add(sample);
-  }
-  return with_other_replies(dataset);
-}
-
-const nlohmann::json& expected() {
-  static const nlohmann::json all = read_json(kObjective / "expected.json");
-  return all;
-}
-
-References references_of(const char* key) {
-  References references(pairs_of_file());
-  for (uint32_t i = 0; i < 12; i++)
-    for (size_t half = 0; half < 2; half++) references.set(i, half, expected()[key][i][half]);
-  return references;
-}
-
-ObjectiveOptions options_of(const std::string& variant) {
-  const nlohmann::json& given = expected()[variant]["options"];
-  ObjectiveOptions options;
-  options.kind = objective_from_name(given["objective"].get<std::string>());
-  if (options.kind == ObjectiveKind::Dpo)
-    options.preference_loss = preference_loss_from_name(variant.substr(0, variant.find('+')));
-  options.beta = given.value("beta", options.beta);
-  options.label_smoothing = given.value("label_smoothing", 0.0);
-  options.nll_weight = given.value("nll_weight", 0.0);
-  options.simpo_gamma = given.value("simpo_gamma", options.simpo_gamma);
-  return options;
-}
-
-JobSpec job_of(const ObjectiveOptions& objective, bool lora, DType compute, int64_t length) {
-  JobSpec spec = tiny_job("llama", lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
-  spec.numerics.weight_decay = 0;
-  spec.numerics.logits_chunk_rows = 16;
-  spec.objective = objective;
-  spec.cut.sequence_length = length;
-  spec.evaluate = true;
-  return spec;
-}
-
-PackingOptions packing_of(const JobSpec& spec, bool packing) {
-  return {.sequence_length = spec.cut.sequence_length,
-          .packing = packing,
-          .shuffle = false,
-          .apart = spec.objective.scores_others()};
-}
-
-// What a run of a session over pairs holds together.
-struct PairRun {
-  PairRun(Session& session, const Dataset& dataset, References& references, int64_t steps, bool packing = false)
-      : session(session),
-        data(dataset, all_samples(dataset.samples()), packing_of(session.spec(), packing),
-             {session.spec().cut.passes, session.spec().cut.ranks, session.spec().cut.micro_batch},
-             {.max_steps = steps}, session.rank()),
-        objective(make_step_objective(session.spec().objective, dataset, data.stream(), &references)) {}
-
-  // Returns the metrics of its steps.
-  std::vector<nlohmann::json> train(const std::filesystem::path& out, double rate) {
-    TrainerOptions options;
-    options.out = out;
-    options.steps = data.stream().steps();
-    options.schedule = {ScheduleKind::Constant, rate, 0, options.steps};
-    options.objective = objective.get();
-    std::filesystem::create_directories(out);
-    Trainer trainer(session, data, nullptr, 0, options);
-    trainer.run();
-    std::vector<nlohmann::json> lines;
-    std::ifstream in(out / "metrics.jsonl");
-    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
-    return lines;
-  }
-
-  Session& session;
-  StreamSource data;
-  std::unique_ptr<StepObjective> objective;
-};
-
 class PairSteps : public testing::TestWithParam<const char*> {};
-
-void expect_near(const nlohmann::json& found, double expected, double bound, const std::string& what) {
-  EXPECT_LE(std::abs(found.get<double>() - expected), bound * std::max(1.0, std::abs(expected)))
-      << what << ": " << found << ", expected " << expected;
-}
-
-// Loss, norm and metrics of three steps.
-void expect_steps(const std::vector<nlohmann::json>& found, const nlohmann::json& expected) {
-  ASSERT_EQ(found.size(), 3u);
-  for (size_t s = 0; s < 3; s++) {
-    const std::string at = fmt::format("step {} ", s + 1);
-    expect_near(found[s]["loss"], expected[s]["loss"], 1e-5, at + "loss");
-    expect_near(found[s]["grad_norm"], expected[s]["grad_norm"], 1e-5, at + "norm");
-    for (const auto& [name, value] : expected[s]["metrics"].items()) {
-      ASSERT_TRUE(found[s].contains(name)) << name;
-      if (value.is_null())
-        EXPECT_TRUE(found[s][name].is_null()) << at + name;
-      else
-        expect_near(found[s][name], value, 1e-5, at + name);
-    }
-  }
-}
 
 TEST_P(PairSteps, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {
   const Dataset dataset = pairs_of_file();
@@ -159,32 +28,7 @@ TEST_P(PairSteps, GradientsOfEveryParameterAreThoseOfFp64) {
   Session session(spec, 1);
   session.load();
   PairRun run(session, dataset, references, 3);
-  const BatchSource::Step counts = run.data.begin_step(1);
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
-    run.data.fill(0, batch_views(views), runtime);
-  });
-  session.on(HostJob::WeighRows, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    run.objective->weigh(0, 0, views[0], numbers_of<float>(views[1]), numbers_of<float>(views[2]));
-  });
-  RuntimeScalars runtime;
-  runtime.loss_scale = 1.0f / static_cast<float>(counts.samples);
-  runtime.step = 1;
-  session.run(Task::Pass, runtime);
-  const nlohmann::json& gradients = expected()[GetParam()]["steps"][0]["gradients"];
-  for (size_t i = 0; i < spec.table.params.size(); i++) {
-    const std::vector<float> gradient = values(session, session.compiled().owned[i].gradient),
-                             weight = values(session, session.compiled().owned[i].weight);
-    double squares = 0, product = 0, weights = 0;
-    for (size_t k = 0; k < gradient.size(); k++) {
-      squares += std::pow(static_cast<double>(gradient[k]), 2);
-      weights += std::pow(static_cast<double>(weight[k]), 2);
-      product += static_cast<double>(gradient[k]) * static_cast<double>(weight[k]);
-    }
-    const nlohmann::json& of = gradients.at(spec.table.params[i].name);
-    const double norm = of["norm"].get<double>();
-    EXPECT_NEAR(std::sqrt(squares), norm, 1e-5 * norm) << spec.table.params[i].name;
-    EXPECT_NEAR(product, of["by_weight"].get<double>(), 1e-5 * norm * std::sqrt(weights)) << spec.table.params[i].name;
-  }
+  expect_gradients(session, run, expected()[GetParam()]["steps"][0]["gradients"]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, PairSteps,
@@ -228,8 +72,8 @@ TEST(Kto, OtherRepliesAreTheNextOnesToAnotherPrompt) {
   Dataset dataset;
   for (const auto& [prompt, reply] : {std::pair(5, 50), {5, 51}, {6, 60}, {7, 70}, {5, 52}})
     dataset.add(judged(prompt, reply));
-  const Dataset both = with_other_replies(dataset);
-  const int32_t others[] = {60, 60, 70, 52, 60};
+  const Dataset both = with_other_replies(dataset, all_samples(5));
+  const int32_t others[] = {60, 70, 70, 52, 60};
   for (int64_t i = 0; i < 5; i++) {
     const std::span<const int32_t> ids = both.ids(i);
     ASSERT_EQ(both.second(i), 4u);
@@ -239,7 +83,51 @@ TEST(Kto, OtherRepliesAreTheNextOnesToAnotherPrompt) {
   }
   Dataset alike;
   for (const int32_t reply : {50, 51}) alike.add(judged(5, reply));
-  EXPECT_FALSE(with_other_replies(alike).has_pairs());
+  EXPECT_FALSE(with_other_replies(alike, all_samples(2)).has_pairs());
+  const Dataset selected = with_other_replies(dataset, std::vector<uint32_t>{1, 3});
+  ASSERT_EQ(selected.samples(), 2);
+  EXPECT_EQ(selected.ids(0)[6], 70) << "of the selected samples alone";
+  EXPECT_EQ(selected.ids(1)[6], 51);
+}
+
+// Another's reply bounds nothing: it is cut for itself, at its prompt's beginning and then at its end.
+TEST(Kto, DocumentsAreCutEachForItself) {
+  const auto judged = [](int32_t prompt, int prompts, int replies) {
+    Sample sample;
+    for (int i = 0; i < prompts; i++) sample.ids.push_back(prompt + i), sample.labels.push_back(kNoLabel);
+    for (int i = 0; i < replies; i++) sample.ids.push_back(30 + i), sample.labels.push_back(30 + i);
+    sample.value = 1;
+    return sample;
+  };
+  Dataset dataset;
+  dataset.add(judged(3, 4, 2));
+  dataset.add(judged(9, 2, 12));
+  const Dataset both = with_other_replies(dataset, all_samples(2));
+  Packer packer(both, all_samples(2), {.sequence_length = 8, .shuffle = false, .apart = true});
+  EXPECT_EQ(packer.report().long_replies, 1) << "12 tokens of a reply have no room";
+  const std::vector<DocumentSpan> documents = packer.documents();
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_EQ(documents[0], (DocumentSpan{0, 0, 6})) << "its own is whole";
+  EXPECT_EQ(documents[1], (DocumentSpan{0, 6 + 3, 8})) << "a token of the prompt, and what fits of the reply";
+  EXPECT_EQ(counted_labels(both, documents[1]), 7);
+}
+
+TEST(PairReferences, WhatIsKnownWhenAnInterruptComesIsKept) {
+  const Dataset dataset = pairs_of_file();
+  References references(dataset);
+  Session session(job_of({.kind = ObjectiveKind::Dpo}, true, DType::F32, 64), 1);
+  session.load();
+  PairRun run(session, dataset, references, 12);
+  int asked = 0;
+  const ScoredPasses scored =
+      score_references(session, run.data, *run.objective, {.interrupted = [&] { return ++asked == 3; }});
+  EXPECT_TRUE(scored.interrupted);
+  EXPECT_EQ(scored.passes, 3);
+  EXPECT_EQ(run.objective->known(), 3);
+  const ScoredPasses rest =
+      score_references(session, run.data, *run.objective, {.interrupted = [&] { return run.objective->knows_all(); }});
+  EXPECT_FALSE(rest.interrupted) << "nothing is left to be scored";
+  EXPECT_EQ(rest.passes, 9);
 }
 
 // One prompt alone: nothing estimates how far the model is from its reference.
@@ -255,7 +143,7 @@ TEST(Kto, WithOnePromptALoneReplyIsSetAgainstItsReference) {
   Session session(spec, 1);
   session.load();
   const TempDirectory directory;
-  const Dataset same = with_other_replies(dataset);
+  const Dataset same = with_other_replies(dataset, all_samples(dataset.samples()));
   References references(same);
   PairRun run(session, same, references, 2);
   score_references(session, run.data, *run.objective);
@@ -275,13 +163,13 @@ TEST(PairReferences, AreTheLogProbabilitiesOfTheModelBeforeItsFirstStep) {
     Session session(spec, 1);
     session.load();
     PairRun run(session, dataset, references, 3, /*packing=*/lora);
-    EXPECT_GT(score_references(session, run.data, *run.objective), 0);
+    EXPECT_GT(score_references(session, run.data, *run.objective).passes, 0);
     ASSERT_TRUE(run.objective->knows_all());
     for (uint32_t i = 0; i < 12; i++)
       for (size_t half = 0; half < 2; half++)
         expect_near(references.of(i)[half], expected()["scores"][i][half].get<double>(), 1e-5,
                     fmt::format("pair {}, {}", i, half));
-    EXPECT_EQ(score_references(session, run.data, *run.objective), 0) << "what is known is not scored again";
+    EXPECT_EQ(score_references(session, run.data, *run.objective).passes, 0) << "what is known is not scored again";
   }
 }
 
@@ -368,16 +256,7 @@ TEST(Pairs, AStepIsTheSameHoweverItIsCut) {
 
 // Every number of every step, to the bit, at equal ranks and passes; and what is scored first at any.
 TEST(Pairs, NoArrangementChangesABit) {
-  std::vector<Arrangement> all(10);  // of each number of ranks and passes the plain one first
-  all[1].recompute = Recompute::Block, all[1].inputs = all[1].states = Space::Disk, all[1].lanes = LaneMode::Threads;
-  for (const size_t a : {2, 3, 4}) all[a].passes = 4;
-  all[3].layer_major = true, all[3].recompute = Recompute::Block;
-  all[4].states = all[4].gradients = all[4].weights = Space::Host, all[4].deferred = true;
-  for (const size_t a : {5, 6, 7}) all[a].ranks = 2, all[a].passes = 2;
-  all[6].zero = 3, all[6].inputs = Space::Host, all[6].lanes = LaneMode::Threads;
-  all[7].zero = 2, all[7].speculative = true, all[7].states = Space::Host;
-  for (const size_t a : {8, 9}) all[a].ranks = 4;
-  all[9].replicas = 2, all[9].zero = 3, all[9].weights = Space::Host, all[9].lanes = LaneMode::Threads;
+  const std::vector<Arrangement> all = pair_arrangements();
   for (const bool lora : {false, true}) {
     for (const ObjectiveOptions& objective : {ObjectiveOptions{.kind = ObjectiveKind::Dpo, .nll_weight = 0.5},
                                               ObjectiveOptions{.kind = ObjectiveKind::Orpo, .nll_weight = 1},
@@ -386,22 +265,7 @@ TEST(Pairs, NoArrangementChangesABit) {
       std::map<std::pair<int, int64_t>, std::vector<std::string>> expected;  // by ranks and passes
       for (const Arrangement& a : all) {
         SCOPED_TRACE(to_string(a));
-        const TempDirectory directory;
-        std::mutex mutex;
-        std::vector<std::string> found;
-        on_ranks(job_of(objective, lora, DType::BF16, 64), a, [&](Session& session) {
-          session.load();
-          References references(dataset);
-          PairRun run(session, dataset, references, 3);
-          if (objective.has_reference()) score_references(session, run.data, *run.objective);
-          const auto lines = run.train(directory.path() / "out", 1e-3);
-          const std::lock_guard lock(mutex);
-          for (nlohmann::json line : lines) {
-            for (const char* other : {"step_seconds", "tokens_per_second", "device_bytes", "host_bytes"})
-              line.erase(other);
-            if (session.rank() == 0) found.push_back(line.dump());
-          }
-        });
+        const std::vector<std::string> found = lines_of_ranks(job_of(objective, lora, DType::BF16, 64), a, dataset);
         auto& of_cut = expected[{a.ranks, a.passes}];
         if (of_cut.empty()) of_cut = found;
         ASSERT_EQ(found.size(), 3u);

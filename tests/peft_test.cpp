@@ -50,7 +50,8 @@ TEST(PeftConfig, RefusesWhatIsNotPlainLora) {
     const char* message;
   } cases[] = {
       {"peft_type", "IA3", "expected \"LORA\""},
-      {"task_type", "SEQ_CLS", "expected \"CAUSAL_LM\""},
+      {"task_type", "TOKEN_CLS", "expected \"CAUSAL_LM\" or \"SEQ_CLS\""},
+      {"task_type", "SEQ_CLS", "'modules_to_save': found null, expected \"score\" among them"},
       {"use_dora", 1, "key 'use_dora': found 1"},
       {"lora_bias", true, "'lora_bias': found true, expected it off"},
       {"target_parameters", Json::array({"mlp.experts"}), "such as those of experts"},

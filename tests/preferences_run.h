@@ -55,6 +55,19 @@ class Preferences : public Cli {
                 more);
   }
 
+  // Replaces the data of words.
+  static Words on(const char* file, Words words) {
+    *std::ranges::find(words, "pairs.jsonl") = file;
+    return words;
+  }
+
+  // Runs what is refused once a run is there.
+  void expect_refused(const Words& words, const Words& why) const {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2);
+    for (const std::string& part : why) EXPECT_THAT(outcome.err, testing::HasSubstr(part));
+  }
+
   std::vector<nlohmann::json> metrics(const char* name = "run") const {
     std::vector<nlohmann::json> all;
     std::istringstream lines(text_of(at(name) / "metrics.jsonl"));

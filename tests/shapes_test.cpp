@@ -166,13 +166,48 @@ TEST_F(Shapes, ARecordMayWeighNothing) {
       }
     }
     options_.train_on = TrainOn::Assistant;
-    for (const Json& weight : {Json(0.5), Json(2), Json(-1), Json("x"), Json::array({1})}) {
+    for (const Json& weight : {Json(2e6), Json("x"), Json("nan"), Json(""), Json::array({1})}) {
       EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "key 'weight': found"));
-      EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "0 or 1: other weights are not supported yet"));
+      EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "expected a number from -1e6 to 1e6"));
     }
   }
   options_.shape.columns = {{"weight", "w"}};
   EXPECT_THAT(read(R"({"text": "q", "w": 0})"), ElementsAre("^q>"));
+}
+
+// The weight of every label: a record's times its message's.
+TEST_F(Shapes, TokensWeighWhatTheirRecordAndMessageSay) {
+  const auto weights = [&](const Json& record) {
+    read(record);
+    std::vector<float> all;
+    for_each_sample(options_, &encoder_, [&](const Sample& sample, const std::string&) {
+      Dataset dataset;
+      dataset.add(sample);
+      std::vector<int32_t> labels(sample.ids.size());
+      std::vector<float> of_tokens(sample.ids.size());
+      dataset.labels(0, 0, labels);
+      dataset.weights(0, 0, of_tokens);
+      for (size_t i = 0; i < labels.size(); i++)
+        if (labels[i] != kNoLabel) all.push_back(of_tokens[i]);
+      EXPECT_EQ(dataset.loss_tokens(0, 0, std::ssize(sample.ids)), std::ssize(all));
+    });
+    return all;
+  };
+  for (const std::string& shape : kAll)
+    for (const Json& weight : {Json(0.5), Json(-2), Json("0.25")})
+      EXPECT_THAT(weights(with(kRecords.at(shape), "weight", weight)),
+                  testing::Each(weight.is_string() ? 0.25f : weight.get<float>()))
+          << shape << weight;
+  for (const std::string& shape : kLists)
+    EXPECT_THAT(weights(with(with_in_reply(kRecords.at(shape), "weight", 3), "weight", 0.5)), testing::Each(1.5f));
+  const Json turns = Json::parse(
+      R"({"messages": [{"role": "user", "content": "q", "weight": 7}, {"role": "assistant", "content": "a", "weight": 2},
+                       {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]})");
+  std::vector<float> all = weights(turns);
+  ASSERT_EQ(all.size() % 2, 0u);
+  for (size_t i = 0; i < all.size(); i++) EXPECT_EQ(all[i], i < all.size() / 2 ? 2 : 1) << i;
+  EXPECT_TRUE(refused(with_in_reply(with_in_reply(kRecords.at("messages"), "weight", 2), "loss_weight", 3),
+                      "what the message's other keys say"));
 }
 
 TEST_F(Shapes, ASystemTextAtTheTopIsOneTurn) {
@@ -237,6 +272,7 @@ TEST_F(Shapes, AMessageMaySayWhetherItCarriesLoss) {
         EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, no)), ElementsAre(without)) << key << no;
       }
       for (const Json& other : {Json(0.5), Json("maybe"), Json::array({0, 4})}) {
+        if (other == 0.5 && std::string_view(key).ends_with("weight")) continue;
         EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), key, other), "[1]." + std::string(key) + "': found"));
       }
     }

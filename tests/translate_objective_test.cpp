@@ -130,9 +130,9 @@ TEST(TranslateObjective, BetaIsTheFirstThatIsGiven) {
 
 TEST(TranslateObjective, AReferenceIsTheModelOrItsAdapter) {
   EXPECT_FALSE(factory("stage: dpo\nref_model: m\n").changes);
-  EXPECT_TRUE(factory("stage: dpo\nref_model: other\n").changes);
-  EXPECT_TRUE(objective(factory("stage: dpo\nref_model: m\nadapter_name_or_path: a\nref_model_adapters: a\n"))
-                  .adapted_reference);
+  EXPECT_EQ(loaded(factory("stage: dpo\nref_model: other\n")).reference, "other");
+  EXPECT_EQ(objective(factory("stage: dpo\nref_model: m\nadapter_name_or_path: a\nref_model_adapters: a\n")).reference,
+            Reference::Adapter);
   EXPECT_TRUE(factory("stage: dpo\nref_model: m\nadapter_name_or_path: a\nref_model_adapters: b\n").changes);
   EXPECT_EQ(loaded(factory("stage: dpo\nadapter_name_or_path: a,b\nref_model_adapters: a,b\n")).reference, "auto");
   EXPECT_EQ(line_of(trl("dpo", "--precompute_ref_log_probs"), "--precompute_ref_log_probs").mark, '.');

@@ -20,6 +20,7 @@ struct CommandFlags {
   std::string disk_directory = ".";  // doctor: whose disk is measured
   std::string format = "q8_0";       // export
   bool text = false;                 // tokenize: reads standard input instead of a data set
+  bool scores = false;               // eval: prints the score of every reply
   std::vector<std::string> runs;     // report
   std::vector<std::string> words;    // translate, as the next two: a file, or a command
   std::string from;                  // whose options they are

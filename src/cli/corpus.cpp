@@ -46,6 +46,29 @@ std::optional<Tokenizer> tokenizer_of(const Options& options) {
   }
 }
 
+// Sets each reply that is judged against another one, of those that train or of those that are held out.
+void add_other_replies(Corpus& corpus) {
+  const auto serve = [&](const Dataset& judged, std::vector<uint32_t>& selection, std::string_view which) {
+    require_memory_for_data(2 * static_cast<uint64_t>(judged.tokens()) * sizeof(int32_t));
+    Dataset both = with_other_replies(judged, selection);
+    selection = all_samples(both.samples());
+    const auto desirable = std::ranges::count_if(selection, [&](uint32_t i) { return both.value(i) > 0; });
+    if (!both.has_pairs())
+      corpus.notes.push_back(
+          fmt::format("{}: all prompts are one: how far the model is from its reference is not estimated, and taken as "
+                      "0 (kl)",
+                      which));
+    if (desirable == 0 || desirable == std::ssize(selection))
+      corpus.notes.push_back(fmt::format("{}: all replies are {}: nothing says what they are better or worse than",
+                                         which, desirable == 0 ? "undesirable" : "desirable"));
+    return both;
+  };
+  std::optional<Dataset> held_out;
+  if (corpus.validates()) held_out = serve(corpus.validation(), corpus.validation_samples, "validation");
+  corpus.training = serve(corpus.training, corpus.training_samples, "data");
+  if (held_out) corpus.held_out_files = std::move(*held_out);
+}
+
 }  // namespace
 
 Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
@@ -71,15 +94,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
     CachedDataset loaded =
         load_dataset_cached(options, data, encoder ? &*encoder : nullptr, tokenizer_directory(options));
     corpus.cache_bytes = std::max(corpus.cache_bytes, loaded.cache_bytes);
-    if (!objective.scores_others()) return std::move(loaded.dataset);
-    require_memory_for_data(2 * static_cast<uint64_t>(loaded.dataset.tokens()) * sizeof(int32_t));
-    Dataset both = with_other_replies(loaded.dataset);
-    if (!both.has_pairs())
-      note(
-          fmt::format("{}: all prompts are one: how far the model is from its reference is not estimated, and taken as "
-                      "0 (kl)",
-                      names_of_files(data.files)));
-    return both;
+    return std::move(loaded.dataset);
   };
   corpus.training = read(options.data);
   const RecordKinds& kinds = corpus.training.kinds();
@@ -87,7 +102,10 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   std::ranges::for_each(options_without_effect(options, {.kinds = kinds}), note);
   std::ranges::for_each(image_options_without_effect(options, corpus.images), note);
   corpus.training_samples = all_samples(corpus.training.samples());
-  if (options.validation.empty()) return corpus;
+  if (options.validation.empty()) {
+    if (objective.scores_others()) add_other_replies(corpus);
+    return corpus;
+  }
   if (const auto fraction = validation_fraction(options)) {
     HoldOut split = hold_out(corpus.training.samples(), *fraction, options.seed);
     corpus.training_samples = std::move(split.training);
@@ -96,6 +114,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
     corpus.held_out_files = read(options.validation);
     corpus.validation_samples = all_samples(corpus.held_out_files.samples());
   }
+  if (objective.scores_others()) add_other_replies(corpus);
   return corpus;
 }
 
@@ -105,6 +124,7 @@ PackingOptions packing_options(const Options& options, const Heartbeat& heartbea
           .long_samples = long_samples_from_name(options.long_samples),
           .shuffle = options.shuffle,
           .apart = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores_others(),
+          .pools = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores(),
           .patches = options.block_patches,
           .seed = options.seed,
           .heartbeat = heartbeat};
@@ -129,11 +149,17 @@ void add_content(Fields& fields, std::string_view group, const Dataset& data, co
   int64_t tokens = 0, loss_tokens = 0;
   uint64_t hash = 0;
   std::vector<int32_t> labels;
+  std::vector<float> weights;
   for (const uint32_t sample : samples) {
     const std::span<const int32_t> ids = data.ids(sample);
     labels.resize(ids.size());
     data.labels(sample, 0, labels);
     hash = hash_of(std::span<const int32_t>(labels), hash_of(ids, hash));
+    if (data.has_weights()) {
+      weights.resize(ids.size());
+      data.weights(sample, 0, weights);
+      hash = hash_of(std::span<const float>(weights), hash);
+    }
     tokens += static_cast<int64_t>(ids.size());
     loss_tokens += data.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
     for (const DatasetImage& image : data.images(sample)) {

@@ -114,15 +114,32 @@ int plan_command(Options options, const CommandFlags& flags) {
 
 namespace {
 
+// Returns the scores of pairs, an entry a sample; null for one that was left out.
+nlohmann::ordered_json scores_json(const std::vector<std::array<double, 2>>& scores) {
+  auto all = nlohmann::ordered_json::array();
+  for (const auto& [chosen, rejected] : scores)
+    all.push_back(std::isnan(chosen) ? nlohmann::ordered_json()
+                                     : nlohmann::ordered_json{{"chosen", chosen}, {"rejected", rejected}});
+  return all;
+}
+
 // Prints what an evaluation finds of preferences.
-void say_of_preferences(const EvaluationResult& result, const PackingReport& report, bool json) {
-  const std::optional<double> accuracy = number_of(result.metrics, "rewards/accuracies");
-  const double margin = number_of(result.metrics, "rewards/margins").value();
+void say_of_preferences(const EvaluationResult& result, const StepObjective& objective, const PackingReport& report,
+                        const CommandFlags& flags) {
+  const auto either = [&](const char* of_replies, const char* of_scores) {
+    const auto found = number_of(result.metrics, of_replies);
+    return found ? found : number_of(result.metrics, of_scores);
+  };
+  const std::optional<double> accuracy = either("rewards/accuracies", "accuracy");
+  const double margin = either("rewards/margins", "margin").value();  // NaN where one side has no replies
   const std::string_view what = accuracy ? "pairs" : "replies";
-  if (!json) {
-    fmt::print("loss {:.4f}{}  margin {:.4f}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,
-               accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(), margin, result.samples, what,
+  if (!flags.json) {
+    fmt::print("loss {:.4f}{}{}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,
+               accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(),
+               std::isfinite(margin) ? fmt::format("  margin {:.4f}", margin) : std::string(), result.samples, what,
                result.tokens, result.loss_tokens);
+    if (flags.scores)
+      for (const nlohmann::ordered_json& line : scores_json(objective.scores())) fmt::print("{}\n", to_line(line));
     return;
   }
   nlohmann::ordered_json line{{"loss", result.loss}};
@@ -134,23 +151,38 @@ void say_of_preferences(const EvaluationResult& result, const PackingReport& rep
                {"samples", report.samples},
                {"long_samples", report.long_samples}});
   for (const auto& [name, value] : result.metrics) line[name] = value;
+  if (flags.scores) line["scores"] = scores_json(objective.scores());
   fmt::print("{}\n", to_line(line));
 }
 
+// Holds what a rank evaluates, and by which objective.
+struct RankEvaluation {
+  StreamSource source;
+  RunObjective objective;
+
+  RankEvaluation(const JobSpec& spec, const Corpus& corpus, const Options& options, int rank, Comm* comm)
+      : source(evaluation_source(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
+        objective(spec, corpus, source, nullptr) {}
+
+  void say(const FoundReferences& references, bool reports) const {
+    if (!reports) return;
+    objective.keep_references();
+    if (!references.line.empty()) snug::say(fmt::format("{}\n", references.line));
+  }
+};
+
 // Does the work of one rank; rank 0 prints the result.
-void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
-  const Cut& cut = session.spec().cut;
+void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus, const Options& options,
+                   const CommandFlags& flags) {
   const Fields data = data_fields(corpus, options, session.heartbeat());
   session.agree("the data, or its order", hash_of_fields(data, {kBlockFields, kContentFields}));
-  StreamSource source =
-      evaluation_source(corpus, options, cut.micro_batch, cut.ranks, session.rank(), session.heartbeat());
+  auto& [source, objective] = rank;
   if (session.rank() == 0) {
     say_lines(corpus.notes);
     say_lines(evaluation_notes(source.stream().report(), options, "data"));
   }
-  RunObjective objective(session.spec(), corpus, source, nullptr);
-  if (const std::string line = objective.find_references(session, options); session.rank() == 0 && !line.empty())
-    say(fmt::format("{}\n", line));
+  rank.say(objective.find_references(session, options, {.keep = [&] { objective.keep_references(); }}),
+           session.rank() == 0);
   const EvaluationResult result = evaluate(session, source, source.stream().steps(), objective.of_data());
   if (!std::isfinite(result.loss)) {
     const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
@@ -163,8 +195,8 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
   if (session.rank() != 0) return;
   const double perplexity = std::exp(result.loss);
   const PackingReport& report = source.stream().report();
-  if (objective.of_data()) return say_of_preferences(result, report, json);
-  if (json)
+  if (objective.of_data()) return say_of_preferences(result, *objective.of_data(), report, flags);
+  if (flags.json)
     fmt::print("{}\n", to_line({{"loss", result.loss},
                                 {"perplexity", perplexity},
                                 {"tokens", result.tokens},
@@ -186,23 +218,41 @@ int eval_command(Options options, const CommandFlags& flags) {
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   options.disk_taken = corpus.cache_bytes;
   options.block_patches = block_patches(corpus, options);
+  if (flags.scores && objective_from_name(options.objective) != ObjectiveKind::Reward)
+    user_error("--scores: found objective {}, expected reward: other models give no scores", options.objective);
   JobSpec spec = make_job(options, Purpose::Evaluate);
-  if (spec.objective.has_reference() && options.adapter.empty())
+  const bool by_another = spec.objective.reference == Reference::Model;
+  if (spec.objective.has_reference() && !by_another && options.adapter.empty())
     user_error(
-        "objective: found {}, expected an --adapter beside it: what eval looks at is the model with its adapter "
-        "against "
-        "the model without it; orpo and simpo need no such reference",
+        "objective: found {}, expected an --adapter beside it, or --reference MODEL: what eval looks at is the model "
+        "with its adapter against the model without it, or a model against another; orpo and simpo need no reference",
         options.objective);
+  if (spec.objective.reference == Reference::Adapter)
+    user_error(
+        "reference: found adapter, expected auto: eval sets the model with its adapter against the model without it; "
+        "against itself its loss of dpo is ln 2 whatever it learnt; --reference MODEL sets it against another");
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
   spec.cut.patches = patch_shapes(options, spec);
+  const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
     say_lines(options_without_effect(options, {.draws_nothing = true}));
     say_lines(position_notes(options.sequence_length, "--sequence-length", planned.spec.model));
   }
-  use_model(planned, options, std::move(comm),
-            [&](Session& session) { evaluate_rank(session, corpus, options, flags.json); });
+  std::vector<std::optional<RankEvaluation>> ranks(static_cast<size_t>(planned.spec.cut.ranks));
+  const auto of = [&](int rank) -> RankEvaluation& { return *ranks[static_cast<size_t>(rank)]; };
+  use_model(
+      planned, options, std::move(comm),
+      [&](Session& session) { evaluate_rank(session, of(session.rank()), corpus, options, flags); },
+      [&](int rank, int place, Comm* all) {
+        ranks[static_cast<size_t>(rank)].emplace(planned.spec, corpus, options, rank, all);
+        if (!reference) return;
+        RunObjective& objective = of(rank).objective;
+        of(rank).say(objective.find_references_by(*reference, options, rank, place, all,
+                                                  {.keep = [&] { objective.keep_references(); }}),
+                     rank == 0);
+      });
   return 0;
 }
 

@@ -15,14 +15,6 @@ constexpr int64_t kDecodingBytes = int64_t{256} << 20;  // beside the plan's; do
 
 std::string module_of(const std::string& prefix) { return prefix.substr(0, prefix.rfind('.')); }
 
-ModelConfig model_config_of(const Options& options) {
-  ModelConfig config = read_model_config(options.model, options.family);
-  if (!config.spec.tower || options.block_patches > 0) return config;
-  config.spec = without_tower(std::move(config.spec));
-  config.notes.push_back("the data has no images: of the model its text model is used and trained, and nothing else");
-  return config;
-}
-
 std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& model) {
   if (!model.tower) return {};
   if (options.freeze_vision_tower && options.freeze_projector && options.freeze_language_model)

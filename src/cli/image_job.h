@@ -2,13 +2,10 @@
 #pragma once
 
 #include "cli/corpus.h"
-#include "model/model_config.h"
+#include "cli/job.h"
 #include "plan/lowering/compile.h"
 
 namespace snug {
-
-// Returns the configuration of --model as the job uses it: a tower takes part only if the data has images.
-ModelConfig model_config_of(const Options& options);
 
 // Returns the path of the module whose name a prefix of tensors spells: "model.visual.blocks" for
 // "model.visual.blocks.".

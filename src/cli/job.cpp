@@ -5,6 +5,7 @@
 
 #include "base/cores.h"
 #include "base/disk.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/parallel.h"
@@ -13,12 +14,16 @@
 #include "cli/launch.h"
 #include "cli/numerics.h"
 #include "cli/objective.h"
+#include "cli/reference_model.h"
 #include "cli/rules.h"
 #include "cli/saving.h"
 #include "cli/text.h"
+#include "format/json.h"
 #include "format/peft.h"
 #include "format/prompt_format.h"
+#include "format/side_files.h"
 #include "model/model_config.h"
+#include "model/multimodal.h"
 #include "model/spec_fields.h"
 #include "plan/lowering/fingerprint.h"
 #include "plan/spec/adapter_files.h"
@@ -44,6 +49,36 @@ ModelConfig base_config_of(const Options& options) {
 }
 
 }  // namespace
+
+ModelConfig model_config_of(const Options& options) {
+  ModelConfig config = read_model_config(options.model, options.family);
+  const bool asked = objective_from_name(options.objective) == ObjectiveKind::Reward;
+  const bool adapter = !options.adapter.empty() && read_peft_config(options.adapter).scores;
+  if (asked && !config.spec.scores && config.spec.embedding.starts_with(kTextModelPrefix))
+    user_error("{}: is a multimodal model, expected a text model with --objective reward", options.model);
+  if (asked && !options.adapter.empty() && !adapter)
+    user_error(
+        "{}: is an adapter of a model that gives logits, expected one that was trained with --objective reward; merge "
+        "makes a model of it to begin from",
+        options.adapter);
+  if (asked || adapter) config.spec.become_scorer();
+  if (!config.spec.tower || options.block_patches > 0) return config;
+  config.spec = without_tower(std::move(config.spec));
+  config.notes.push_back("the data has no images: of the model its text model is used and trained, and nothing else");
+  return config;
+}
+
+int64_t pad_token_of(const Options& options, const std::vector<int64_t>& ends) {
+  const std::filesystem::path path = std::filesystem::path(options.model) / "config.json";
+  const Json json = parse_json(read_text(path, kMaxConfigBytes), path.string());
+  const auto is_free = [&](int64_t token) { return std::ranges::find(ends, token) == ends.end(); };
+  for (const char* key : {"pad_token_id", "bos_token_id"})
+    if (json.contains(key) && json[key].is_number_unsigned())
+      if (const auto token = json[key].get<int64_t>(); is_free(token)) return token;
+  int64_t token = 0;
+  while (!is_free(token)) token++;
+  return token;
+}
 
 ModelTokens model_tokens(const Options& options) {
   ModelConfig config = model_config_of(options);
@@ -88,6 +123,18 @@ void note_other_base(JobSpec& spec, const Options& options) {
 
 }  // namespace
 
+namespace {
+
+// Refuses a model that gives scores where logits are asked for.
+void refuse_scorer(const Options& options, Purpose purpose) {
+  const std::string& what = options.adapter.empty() ? options.model : options.adapter;
+  if (purpose == Purpose::Generate)
+    user_error("{}: gives a text a score, expected a model that gives logits: it writes no text", what);
+  user_error("{}: gives a text a score, expected --objective reward, found {}", what, options.objective);
+}
+
+}  // namespace
+
 JobSpec make_job(const Options& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
@@ -95,6 +142,9 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   spec.model = config.spec;
   ObjectiveOptions objective;
   if (purpose == Purpose::Train || purpose == Purpose::Evaluate) objective = objective_of(options);
+  if (spec.model.scores && purpose != Purpose::Merge && !objective.scores()) refuse_scorer(options, purpose);
+  if (objective.reference == Reference::Model)
+    objective.reference_weights = hex(hash_of_files(reference_job(options, spec.model).sources, {}));
   const bool training = purpose == Purpose::Train, random = options.init == "random";
   SourceRequest request{options.model, random, options.seed, std::nullopt, config.prediction_layers};
   if (training) spec.rules = rules_of(options);
@@ -104,7 +154,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     request.adapter = options.adapter;
     files = open_adapter(options.adapter, spec.model.embedding, spec.model.head);
     if (training) refuse_to_train(*files, *spec.rules.adapter);
-    if (objective.has_reference() && !objective.adapted_reference && !files->config.modules_to_save.empty())
+    if (objective.has_reference() && objective.reference != Reference::Adapter &&
+        !files->config.modules_to_save.empty())
       user_error(
           "{}: found modules that were trained whole ({}), expected none with --objective {}: its reference would have "
           "them too; --reference adapter takes the adapter as it is, and merge makes a model to begin from",
@@ -113,6 +164,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   } else {
     fit_to_rules(spec.model, spec.rules);
   }
+  if (spec.model.scores) spec.pad_token = pad_token_of(options, config.end_tokens);
+  request.draws_head = training && options.adapter.empty();
   request.head_is_embedding = tied && !spec.model.tied;
   spec.table = training ? trained_parameters(spec.model, spec.rules)
                : files  ? lora_parameters(spec.model, files->config, true)

@@ -6,10 +6,19 @@
 #include "cli/options.h"
 #include "cli/target.h"
 #include "format/prompt_format.h"
+#include "model/model_config.h"
 #include "plan/search/fit.h"
 #include "train/session.h"
 
 namespace snug {
+
+// Returns the configuration of the options' model, as one that gives scores where the objective, or the adapter, asks
+// for that, and without its tower where the data has no images. Throws UserError where they ask for different things.
+ModelConfig model_config_of(const Options& options);
+
+// Returns a token to fill up texts with that are scored: the model's own, if no text ends with it, as readers take the
+// last token that is another one for a text's last. `ends` are tokens with which texts end.
+int64_t pad_token_of(const Options& options, const std::vector<int64_t>& ends);
 
 // Returns the job without cut and strategy; reads config.json, the adapter's configuration and the headers of weight
 // files.

@@ -22,6 +22,7 @@ int64_t wanted_warmup(const Options& options, int64_t steps) {
 
 double learning_rate(const Options& options) {
   const bool lora = options.method == "lora";
+  if (options.objective == "reward") return options.learning_rate.value_or(lora ? 1e-4 : 9e-6);
   if (options.objective == "sft") return options.learning_rate.value_or(lora ? 2e-4 : 1e-5);
   return options.learning_rate.value_or(lora ? 5e-6 : 5e-7);
 }
@@ -63,6 +64,9 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
   std::vector<std::string> notes = evaluation_notes(stream.report(), options, "data");
   std::ranges::move(position_notes(options.sequence_length, "--sequence-length", model), std::back_inserter(notes));
   const int64_t steps = stream.steps();
+  if (options.objective == "dpo" && options.label_smoothing == 0 &&
+      (options.preference_loss == "cdpo" || options.preference_loss == "robust"))
+    notes.push_back(fmt::format("preference_loss {} with label_smoothing 0 is sigmoid", options.preference_loss));
   if (learning_rate(options) == 0)
     notes.emplace_back("learning_rate is 0: steps are taken and measured, and nothing is learnt");
   if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)

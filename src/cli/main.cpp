@@ -58,9 +58,11 @@ const std::vector<std::string> kDataKeys{"objective",
 const std::vector<std::string> kImageKeys{"image_dir", "image_min_pixels", "image_max_pixels", "max_slices"};
 
 // These keys say what is made of replies that are judged.
-const std::vector<std::string> kPreferenceKeys{"preference_loss",   "beta",      "label_smoothing", "nll_weight",
-                                               "simpo_gamma",       "reference", "reference_cache", "desirable_weight",
-                                               "undesirable_weight"};
+const std::vector<std::string> kPreferenceKeys{"preference_loss",    "beta",
+                                               "label_smoothing",    "nll_weight",
+                                               "simpo_gamma",        "reference",
+                                               "reference_cache",    "desirable_weight",
+                                               "undesirable_weight", "center_coefficient"};
 
 // These commands run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
@@ -183,6 +185,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   if (command == "export")
     app.add_option("--format", given.flags.format,
                    "f16, bf16, q8_0 or q4_k_m: the model, with its adapter as one; adapter: the adapter alone (q8_0)");
+  if (command == "eval")
+    app.add_flag("--scores", given.flags.scores, "objective reward: print the scores of each pair too");
   if (command == "tokenize")
     app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
 }

@@ -217,10 +217,16 @@ int merge_command(Options options, const CommandFlags& flags) {
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what would be refused after the work
   const WriteExtraFiles write_extra = write_adapters_format(options);
-  const std::vector<int32_t> ids = tokens_to_compare(options);
-  const std::vector<float> apart = logits_of(options, ids);
+  const bool compares = !model_config_of(options).spec.scores;  // scores are read by eval alone
+  const std::vector<int32_t> ids = compares ? tokens_to_compare(options) : std::vector<int32_t>();
+  const std::vector<float> apart = compares ? logits_of(options, ids) : std::vector<float>();
   use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
             [&](Session& session) { export_model(session, options.out, options.model, existing, write_extra); });
+  if (!compares) {
+    fmt::print("{}\n", flags.json ? to_line({{"out", options.out}, {"drift", nullptr}})
+                                  : fmt::format("{}: base and adapter as one model that gives scores", options.out));
+    return 0;
+  }
   Options merged = options;
   merged.model = options.out;
   merged.adapter.clear();

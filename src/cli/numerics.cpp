@@ -153,7 +153,8 @@ Numerics numerics_of(const Options& options) {
   n.fp8_products = options.compute == "fp8";
   n.accumulator = dtype_option(options.gradient_accumulator);
   n.beta1 = options.beta1;
-  n.beta2 = options.beta2;
+  n.optimizer = options.optimizer == "lion" ? Optimizer::Lion : Optimizer::AdamW;
+  n.beta2 = options.beta2.value_or(n.optimizer == Optimizer::Lion ? 0.99 : 0.999);
   n.epsilon = options.epsilon;
   n.weight_decay = options.weight_decay;
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
@@ -162,6 +163,12 @@ Numerics numerics_of(const Options& options) {
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16
                                              : StateFormat::Fp32;
+  if (n.optimizer == Optimizer::Lion && n.state != StateFormat::Fp32)
+    user_error("state_format: found {}, expected fp32: lion keeps one moment, in fp32, which is half of what adamw has",
+               options.state_format);
+  if (n.optimizer == Optimizer::Lion && options.epsilon != Options().epsilon)
+    user_error("epsilon: found {}, expected nothing: lion divides by nothing (--optimizer adamw does)",
+               options.epsilon);
   if (n.state == StateFormat::Bit8 && n.compute != DType::BF16)
     user_error("state_format 8bit keeps weights in bf16 alone: found compute {}, expected bf16", options.compute);
   return n;

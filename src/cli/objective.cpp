@@ -19,7 +19,7 @@ struct OfObjective {
 };
 
 void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
-  const bool dpo = objective.kind == ObjectiveKind::Dpo, pairs = objective.pairs();
+  const bool dpo = objective.kind == ObjectiveKind::Dpo, pairs = objective.pairs() && !objective.scores();
   const bool smooths =
       dpo && (objective.preference_loss == PreferenceLoss::Cdpo || objective.preference_loss == PreferenceLoss::Robust);
   const bool kto = objective.kind == ObjectiveKind::Kto;
@@ -31,6 +31,7 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
       {"label_smoothing", "preference_loss cdpo and robust of objective dpo", smooths},
       {"nll_weight", "objectives dpo, orpo and simpo", pairs},
       {"simpo_gamma", "objective simpo", objective.kind == ObjectiveKind::SimPo},
+      {"center_coefficient", "objective reward", objective.scores()},
       {"reference", "objectives dpo and kto", objective.has_reference()},
       {"reference_cache", "objectives dpo and kto", objective.has_reference()},
   };
@@ -52,18 +53,19 @@ void refuse_beside_replies(const Options& options) {
   if (options.train_on != "assistant") refuse("train_on", options.train_on, "replies are what is judged");
 }
 
-bool reference_is_adapted(const Options& options) {
-  if (options.reference == "auto") return false;
+Reference reference_of(const Options& options) {
+  if (options.reference == "auto") return Reference::Auto;
   if (options.reference == "adapter") {
     if (options.adapter.empty())
       user_error("reference: found adapter, expected auto: without --adapter there is none to set the model against");
-    return true;
+    return Reference::Adapter;
   }
   if (options.reference == "none")
     user_error(
-        "reference: found none, expected auto or adapter: objectives dpo and kto need one; orpo and simpo need none");
-  user_error("reference: found '{}', expected auto or adapter: another model is not supported yet in this version",
-             options.reference);
+        "reference: found none, expected auto, adapter or a model: objectives dpo and kto need one; orpo and simpo "
+        "need "
+        "none");
+  return Reference::Model;
 }
 
 }  // namespace
@@ -71,24 +73,26 @@ bool reference_is_adapted(const Options& options) {
 ObjectiveOptions objective_of(const Options& options) {
   ObjectiveOptions objective;
   objective.kind = objective_from_name(options.objective);
-  if (objective.kind == ObjectiveKind::Reward)
-    user_error("objective: '{}' is not supported yet in this version, expected sft, dpo, orpo, simpo or kto",
-               options.objective);
   objective.preference_loss = preference_loss_from_name(options.preference_loss);
   refuse_useless(options, objective);
   if (!objective.weighs_rows()) return objective;
   refuse_beside_replies(options);
+  objective.center_coefficient = options.center_coefficient;
+  if (objective.scores()) return objective;
   objective.beta = options.beta.value_or(objective.kind == ObjectiveKind::SimPo ? 2 : 0.1);
-  if (objective.beta == 0) user_error("beta: found 0, expected more: nothing would be learnt");
   objective.label_smoothing = options.label_smoothing;
   objective.nll_weight = options.nll_weight.value_or(objective.kind == ObjectiveKind::Orpo ? 1 : 0);
+  if (objective.beta == 0)
+    user_error("beta: found 0, expected more: it weighs what is preferred, and with 0 of it {}",
+               objective.nll_weight > 0 ? "the cross-entropy alone is left, which is objective sft on chosen replies"
+                                        : "nothing is learnt");
   objective.simpo_gamma = options.simpo_gamma;
   objective.desirable_weight = options.desirable_weight;
   objective.undesirable_weight = options.undesirable_weight;
   if (objective.scores_others() && objective.desirable_weight == 0 && objective.undesirable_weight == 0)
     user_error(
         "desirable_weight, undesirable_weight: found 0 for both, expected more for one: nothing would be learnt");
-  if (objective.has_reference()) objective.adapted_reference = reference_is_adapted(options);
+  if (objective.has_reference()) objective.reference = reference_of(options);
   return objective;
 }
 
@@ -98,16 +102,18 @@ std::string objective_words(const ObjectiveOptions& objective) {
     if (said) words += fmt::format(", {} {}", key, value);
   };
   if (objective.kind == ObjectiveKind::Dpo) words += fmt::format(" ({})", name(objective.preference_loss));
-  add("beta", objective.beta, objective.weighs_rows());
+  add("beta", objective.beta, objective.weighs_rows() && !objective.scores());
+  add("center_coefficient", objective.center_coefficient, objective.center_coefficient > 0);
   add("label_smoothing", objective.label_smoothing, objective.label_smoothing > 0);
   add("simpo_gamma", objective.simpo_gamma, objective.kind == ObjectiveKind::SimPo);
   add("nll_weight", objective.nll_weight, objective.nll_weight > 0);
   add("desirable_weight", objective.desirable_weight, objective.desirable_weight != 1);
   add("undesirable_weight", objective.undesirable_weight, objective.undesirable_weight != 1);
+  constexpr std::string_view kWhose[] = {"the model as it is, without an adapter",
+                                         "the model with its adapter as it is", "another model"};
   if (objective.has_reference())
-    words += fmt::format(
-        "; reference: {}, whose log-probabilities are computed before the first step and kept",
-        objective.adapted_reference ? "the model with its adapter as it is" : "the model as it is, without an adapter");
+    words += fmt::format("; reference: {}, whose log-probabilities are computed before the first step and kept",
+                         kWhose[static_cast<size_t>(objective.reference)]);
   return words;
 }
 
@@ -115,7 +121,9 @@ namespace {
 
 // Returns as one text what decides a reference's log-probabilities besides the replies.
 std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
-  const auto counts = [&](size_t i) { return !spec.table.params[i].adapter || spec.objective.adapted_reference; };
+  const auto counts = [&](size_t i) {
+    return !spec.table.params[i].adapter || spec.objective.reference == Reference::Adapter;
+  };
   bool drawn = false;
   for (size_t i = 0; i < spec.table.params.size(); i++)
     drawn = drawn || (counts(i) && std::holds_alternative<RandomFill>(spec.sources.params[i]));
@@ -155,32 +163,84 @@ RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSour
   if (validation) validation_ = serve(corpus.validation(), *validation);
 }
 
-std::string RunObjective::find_references(Session& session, const Options& options) {
-  if (!spec_.objective.has_reference()) return "";
-  key_ = reference_key(spec_, session.heartbeat());
-  const std::filesystem::path own = std::filesystem::path(options.out) / "reference", given = options.reference_cache,
-                              directory = given.empty() ? own : given;
-  file_ = directory / (hex(hash_of(key_)) + ".logps");
-  int64_t all = std::ssize(data_source_.stream().samples_of_data());
-  if (validation_source_) all += std::ssize(validation_source_->stream().samples_of_data());
-  const auto known = [&] { return data_->known() + (validation_ ? validation_->known() : 0); };
-  read_references(file_, key_, referenced_);
-  const int64_t found = known();
+namespace {
+
+std::filesystem::path directory_of(const Options& options) {
+  if (!options.reference_cache.empty()) return options.reference_cache;
+  return options.out.empty() ? std::filesystem::path() : std::filesystem::path(options.out) / "reference";
+}
+
+}  // namespace
+
+std::string RunObjective::read_known(const JobSpec& reference, const Options& options, const Heartbeat& heartbeat) {
+  key_ = reference_key(reference, heartbeat);
+  const std::filesystem::path directory = directory_of(options);
+  if (!directory.empty()) file_ = directory / (hex(hash_of(key_)) + kReferencesExtension);
+  try {
+    if (!file_.empty()) read_references(file_, key_, referenced_);
+  } catch (const UserError& error) {
+    if (!options.overwrite || !options.reference_cache.empty()) throw;
+    return fmt::format("{} (--overwrite replaces it)\n", error.what());
+  }
+  return "";
+}
+
+uint64_t RunObjective::hash_of_known() const {
   uint64_t hash = 0;
   for (const Referenced& of : referenced_) hash = hash_of(std::span(std::as_const(of.references).all()), hash);
-  session.agree("the log-probabilities of the reference that are kept", hash);
+  return hash;
+}
+
+int64_t RunObjective::known() const { return data_->known() + (validation_ ? validation_->known() : 0); }
+
+FoundReferences RunObjective::found(const std::string& damaged, int64_t before, const ScoredPasses& scored,
+                                    std::chrono::duration<double> spent) const {
+  int64_t all = std::ssize(data_source_.stream().samples_of_data());
+  if (validation_source_) all += std::ssize(validation_source_->stream().samples_of_data());
+  const std::string where = file_.empty() ? "" : fmt::format(" ({})", file_.parent_path().string());
+  return {fmt::format("{}reference: of {} {} {} were known{}, {} were scored in {} passes, {:.1f} s", damaged, all,
+                      spec_.objective.pairs() ? "pairs" : "replies", before, where, known() - before, scored.passes,
+                      spent.count()),
+          scored.interrupted, known(), file_};
+}
+
+FoundReferences RunObjective::find_references(Session& session, const Options& options,
+                                              const ReferenceOptions& reference) {
+  if (!spec_.objective.has_reference() || spec_.objective.reference == Reference::Model) return {};
+  const std::string damaged = read_known(spec_, options, session.heartbeat());
+  const int64_t before = known();
+  session.agree("the log-probabilities of the reference that are kept", hash_of_known());
   const auto begin = std::chrono::steady_clock::now();
-  int64_t passes = score_references(session, data_source_, *data_);
-  if (validation_) passes += score_references(session, *validation_source_, *validation_);
-  computed_ = passes > 0;
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return fmt::format("reference: of {} {} {} were known ({}), {} were scored in {} passes, {:.1f} s", all,
-                     spec_.objective.pairs() ? "pairs" : "replies", found, directory.string(), known() - found, passes,
-                     spent.count());
+  computed_ = true;  // while they are scored: what is kept by then is more than the file has
+  ScoredPasses scored = score_references(session, data_source_, *data_, reference);
+  if (validation_ && !scored.interrupted) {
+    const ScoredPasses more = score_references(session, *validation_source_, *validation_, reference);
+    scored = {scored.passes + more.passes, more.interrupted};
+  }
+  computed_ = scored.passes > 0;
+  return found(damaged, before, scored, std::chrono::steady_clock::now() - begin);
+}
+
+FoundReferences RunObjective::find_references_by(const Planned& planned, const Options& options, int rank, int place,
+                                                 Comm* comm, const ReferenceOptions& reference) {
+  const std::string damaged = read_known(planned.spec, options, heartbeat_of(comm));
+  const int64_t before = known();
+  if (comm) comm->agree("the log-probabilities of the reference that are kept", hash_of_known());
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<ReferencedSamples> all;
+  for (const Referenced& of : referenced_) {
+    const bool trains = &of == referenced_.data();
+    const StreamSource& source = trains ? data_source_ : *validation_source_;
+    all.push_back({of.dataset, source.stream().samples_of_data(), of.references});
+  }
+  computed_ = true;  // as above
+  const ScoredPasses scored = score_by_another(planned, options, rank, place, comm, all, reference);
+  computed_ = scored.passes > 0;
+  return found(damaged, before, scored, std::chrono::steady_clock::now() - begin);
 }
 
 void RunObjective::keep_references() const {
-  if (computed_ || (!file_.empty() && !is_file(file_))) write_references(file_, key_, referenced_);
+  if (!file_.empty() && (computed_ || !is_file(file_))) write_references(file_, key_, referenced_);
 }
 
 }  // namespace snug

@@ -1,10 +1,12 @@
 // Turns options into an objective, and serves a run that has one other than sft.
 #pragma once
 
+#include <chrono>
 #include <list>
 
 #include "cli/corpus.h"
 #include "cli/options.h"
+#include "cli/reference_model.h"
 #include "train/score_references.h"
 
 namespace snug {
@@ -14,6 +16,13 @@ namespace snug {
 ObjectiveOptions objective_of(const Options& options);
 // Returns words for it: "dpo (sigmoid), beta 0.1; reference: ...".
 std::string objective_words(const ObjectiveOptions& objective);
+
+struct FoundReferences {
+  std::string line;  // that says so; empty where there is no reference
+  bool interrupted = false;
+  int64_t known = 0;           // samples whose references are known
+  std::filesystem::path file;  // in which they are kept; empty: none
+};
 
 // Holds the objectives of a run's sources: of the data, and of what is held out. It holds nothing where the objective
 // is sft. All that it is made of must outlive it.
@@ -25,12 +34,22 @@ class RunObjective {
   StepObjective* of_validation() { return validation_.get(); }
 
   // Finds the reference's log-probabilities in the cache, and computes the others with a session that is loaded and has
-  // trained nothing yet. Returns a line that says so; empty where there is no reference. All ranks call it.
-  std::string find_references(Session& session, const Options& options);
-  // Writes them to the cache, once the run's directory is its own; one rank calls it.
+  // trained nothing yet. All ranks call it.
+  FoundReferences find_references(Session& session, const Options& options, const ReferenceOptions& reference);
+  // Does so by another model, planned by plan_reference(), before the run has a session.
+  FoundReferences find_references_by(const Planned& planned, const Options& options, int rank, int place, Comm* comm,
+                                     const ReferenceOptions& reference);
+  // Writes those that are known to the cache, if there is one; one rank calls it.
   void keep_references() const;
 
  private:
+  // Reads what the cache knows of a reference; returns what is to be said of a damaged file.
+  std::string read_known(const JobSpec& reference, const Options& options, const Heartbeat& heartbeat);
+  uint64_t hash_of_known() const;
+  int64_t known() const;
+  FoundReferences found(const std::string& damaged, int64_t before, const ScoredPasses& scored,
+                        std::chrono::duration<double> spent) const;
+
   const JobSpec& spec_;
   StreamSource& data_source_;
   StreamSource* validation_source_;

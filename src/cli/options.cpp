@@ -350,6 +350,8 @@ std::vector<OptionSpec> preference_specs() {
       number_option("simpo_gamma", &O::simpo_gamma, 0, 1e6, "simpo: margin between the rewards of a pair (0.5)"),
       number_option("desirable_weight", &O::desirable_weight, 0, 1e6, "kto: weight of desirable replies (1)"),
       number_option("undesirable_weight", &O::undesirable_weight, 0, 1e6, "kto: weight of undesirable ones (1)"),
+      number_option("center_coefficient", &O::center_coefficient, 0, 1e6,
+                    "reward: weight of the square of a pair's sum of scores, which keeps scores around 0 (0)"),
       text_option("reference", &O::reference,
                   "dpo, kto: whose log-probabilities the model's are set against; auto: its own before the first step, "
                   "without an adapter; adapter: with the adapter that is continued"),
@@ -405,9 +407,11 @@ std::vector<OptionSpec> training_specs() {
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
-      number_option("weight_decay", &O::weight_decay, 0, 1e3, "AdamW's, not on norms and biases (0)"),
-      number_option("beta1", &O::beta1, 0, kMostBeta, "AdamW's (0.9)"),
-      number_option("beta2", &O::beta2, 0, kMostBeta, "AdamW's (0.999)"),
+      word_option("optimizer", &O::optimizer, {"adamw", "lion"},
+                  "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate"),
+      number_option("weight_decay", &O::weight_decay, 0, 1e3, "apart from the gradient, not on norms and biases (0)"),
+      number_option("beta1", &O::beta1, 0, kMostBeta, "of the first moment; of lion, of what gives the sign (0.9)"),
+      open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment (0.999); of lion's moment (0.99)"),
       number_option("epsilon", &O::epsilon, kLeastEpsilon, 1, "AdamW's (1e-8)"),
       number_option(
           "max_grad_norm", &O::max_grad_norm, 0, 1e9,
@@ -490,6 +494,11 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("eval_every", &O::eval_every, "steps, 'epoch' or a duration; 0 = at the end only (0)"),
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
+      text_option("best_metric", &O::best_metric,
+                  "which number of what is held out says which step is the best: eval_loss, or an objective's, such as "
+                  "eval_rewards/accuracies (eval_loss)"),
+      integer_option("early_stopping", &O::early_stopping, 0,
+                     "end the run after so many evaluations without a better one; 0 = never (0)"),
       metrics_format_option(),
       text_option("on_event", &O::on_event,
                   "command (sh -c) that is told of the start, every step, checkpoint and the end: a JSON object a line "

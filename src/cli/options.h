@@ -66,7 +66,7 @@ struct Options {
 
   std::string preference_loss = "sigmoid", reference = "auto", reference_cache;
   std::optional<double> beta, nll_weight;  // not given: by objective
-  double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1;
+  double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1, center_coefficient = 0;
 
   std::optional<double> learning_rate;                                  // not given: by method and objective
   std::optional<double> learning_rate_vision, learning_rate_projector;  // not given: learning_rate
@@ -75,7 +75,9 @@ struct Options {
   std::optional<double> warmup_ratio;  // not given: by schedule and steps
   double min_learning_rate_ratio = 0, schedule_power = 1, decay_ratio = 0.1;
   int64_t schedule_cycles = 1;
-  double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
+  std::string optimizer = "adamw";
+  std::optional<double> beta2;  // not given: by optimizer
+  double weight_decay = 0, beta1 = 0.9, epsilon = 1e-8, max_grad_norm = 1;
   int64_t batch_size = 0;  // 0: the product of the next two if both are given, else 16 or a multiple of the ranks
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;
   uint64_t seed = 42;
@@ -100,6 +102,8 @@ struct Options {
   std::vector<std::string> metrics_format;
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all
+  std::string best_metric = "eval_loss";
+  int64_t early_stopping = 0;
 };
 
 // Describes one option: how its text is read and written back.

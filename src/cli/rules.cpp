@@ -11,6 +11,7 @@
 #include "base/say.h"
 #include "cli/cache.h"
 #include "cli/image_job.h"
+#include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "model/model_config.h"
@@ -210,7 +211,9 @@ PeftConfig adapter_of(const Options& options) {
   config.alpha_pattern = parse_patterns<double>(options.lora_alpha_pattern, "lora_alpha_pattern", 1e-6, kMostAlpha);
   if (!options.lora_layers.empty())
     config.layers_to_transform = parse_layers(options.lora_layers, std::ssize(model.layers) - model.tower.layers);
+  config.scores = model.scores;
   std::vector<std::string> whole = options.modules_to_save;
+  if (config.scores) whole.emplace_back("score");  // a head that is new is trained whole
   if (model.tower && !options.freeze_projector) whole.push_back(module_of(model.tower.projector_prefix));
   config.modules_to_save = saved_names(model, whole, false);
   config.ensure_weight_tying = options.ensure_weight_tying;

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/text.h"
+#include "train/references.h"
 
 namespace snug {
 namespace {
@@ -31,11 +32,12 @@ bool lies_in(const fs::path& path, const fs::path& directory) {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-// Returns whether a directory holds something; files of a start that was killed before its first step do not count.
+// Returns whether a directory holds something; files of a start that ended before its first step do not count.
 bool holds_something(const fs::path& path) {
   if (!fs::is_directory(path)) return fs::exists(fs::symlink_status(path));
   return std::ranges::any_of(fs::directory_iterator(path), [](const fs::directory_entry& entry) {
-    return !entry.path().filename().string().starts_with("rehearsal-");
+    const fs::path name = entry.path().filename();
+    return !name.string().starts_with("rehearsal-") && name.extension() != kReferencesExtension;
   });
 }
 
@@ -70,6 +72,15 @@ void refuse_inputs_own(const Options& options) {
   for (const std::string& adapter : {options.adapter, options.given_adapter}) refuse(adapter, "--adapter");
   for (const std::string& data : options.data) refuse(data, "--data");
   for (const std::string& data : options.validation) refuse(data, "--validation");
+}
+
+// References are written before the run begins, or replaces another one.
+void refuse_reference_cache(const Options& options) {
+  const fs::path cache = options.reference_cache;
+  if (cache.empty()) return;
+  if (fs::exists(cache) && !fs::is_directory(cache))
+    user_error("reference_cache: found the file '{}', expected a directory or nothing", cache.string());
+  require_writable(existing_part(fs::absolute(cache)), cache.string(), "--reference-cache");
 }
 
 void refuse_trace(const Options& options) {
@@ -146,6 +157,7 @@ void refuse_out(const Options& options) {
       if (fs::exists(input) && lies_in(input, out))
         user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
     }
+  refuse_reference_cache(options);
   refuse_trace(options);
 }
 

@@ -109,6 +109,8 @@ void name_absolutely(Options& options) {
                                   &options.reference_cache};
   for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
     if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
+  const bool other = options.reference != "auto" && options.reference != "adapter" && options.reference != "none";
+  if (other && std::filesystem::exists(options.reference)) paths.push_back(&options.reference);
   for (std::string& file : options.data) paths.push_back(&file);
   if (!validation_fraction(options))
     for (std::string& file : options.validation) paths.push_back(&file);
@@ -210,6 +212,8 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.save = interval_of(options.save_every);
   trainer.log_interval = interval_of(options.log_every);
   trainer.keep = options.keep;
+  trainer.best_metric = options.best_metric;
+  trainer.early_stopping = options.early_stopping;
   const auto writes = [&](const char* format) {
     return std::ranges::find(options.metrics_format, format) != options.metrics_format.end();
   };
@@ -223,9 +227,10 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
 std::string which_is_best(const Trainer& trainer, const Options& options) {
   const auto best = trainer.best();
   if (!best) return "";
-  if (best->first == trainer.step()) return fmt::format("; its held-out loss, {:.4f}, is the best", best->second);
-  return fmt::format("; the best held-out loss, {:.4f}, was that of step {}: {} {} --checkpoint best uses it",
-                     best->second, best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
+  const std::string what = options.best_metric == "eval_loss" ? "held-out loss" : options.best_metric;
+  if (best->first == trainer.step()) return fmt::format("; its {}, {:.4f}, is the best", what, best->second);
+  return fmt::format("; the best {}, {:.4f}, was that of step {}: {} {} --checkpoint best uses it", what, best->second,
+                     best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
 }
 
 // Returns what the programs of each rank need of the arenas; all ranks call it.
@@ -258,11 +263,12 @@ struct Run {
   const Planned& planned;
   const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
-  const WriteExtraFiles write_extra;  // for what is exported
-  const std::string machines;         // on which the ranks are, if on several
-  DirectoryOwner* const owner;        // in the first process only
-  std::atomic<bool> begun = false;    // the contents of --out are this run's
-  std::atomic<bool> lost = false;     // and by now another's
+  const WriteExtraFiles write_extra;        // for what is exported
+  const std::string machines;               // on which the ranks are, if on several
+  const std::optional<Planned>& reference;  // of the model that --reference names
+  DirectoryOwner* const owner;              // in the first process only
+  std::atomic<bool> begun = false;          // the contents of --out are this run's
+  std::atomic<bool> lost = false;           // and by now another's
 };
 
 // Throws DeviceError if another process has taken --out over.
@@ -312,6 +318,53 @@ void say_plan(const Run& run, const BlockStream& data, const BlockStream* valida
   if (validation) say_lines(evaluation_notes(validation->report(), options, "validation"));
 }
 
+// Refuses to judge steps by a number that what is held out does not have.
+void refuse_other_metric(const Options& options, StepObjective* validation) {
+  std::vector<std::string> names{"eval_loss"};
+  if (validation)
+    for (const std::string& name : validation->metric_names()) names.push_back("eval_" + name);
+  if (std::ranges::find(names, options.best_metric) == names.end())
+    user_error("best_metric: found '{}', expected {}{}", options.best_metric, names.size() > 1 ? "one of " : "",
+               fmt::join(names, ", "));
+}
+
+// Gives the trainer what it has of the run and of its objective.
+void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective) {
+  for (const Space space : kSpaces)
+    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
+  trainer_options.fields = run.fields;
+  trainer_options.objective = objective.of_data();
+  trainer_options.validation_objective = objective.of_validation();
+  trainer_options.require_owned = [&run] { require_owned(run); };
+}
+
+void say_where_it_begins(int64_t step, int64_t steps, bool resumed) {
+  if (step >= steps)
+    log_line(
+        fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}", step, steps));
+  else if (resumed)
+    log_line(step > 0 ? fmt::format("goes on after step {}", step)
+                      : "nothing has been saved: begins at the first step");
+}
+
+// Says what is known of references. Returns whether the run was interrupted before all are: then it keeps these.
+bool stops_at(Run& run, const RunObjective& objective, const FoundReferences& references, Comm* comm) {
+  const bool reports = !comm || comm->topology().rank == 0;
+  if (reports && !references.line.empty()) log_line(references.line);
+  if (!references.interrupted) return false;
+  if (reports) {
+    require_owned(run);
+    objective.keep_references();
+    log_line(
+        fmt::format("interrupted before the first step; {} references are in {}: the same command goes on from there",
+                    references.known, references.file.string()));
+    if (run.flags.json)
+      print(to_line({{"out", run.options.out}, {"steps", 0}, {"references", references.known}}) + "\n");
+  }
+  if (comm) comm->barrier("the end of an interrupted run");
+  return true;
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -324,39 +377,39 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (run.corpus.validates()) {
     validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
   }
+  RunObjective objective(run.planned.spec, run.corpus, data, validation ? &*validation : nullptr);
+  refuse_other_metric(options, objective.of_validation());
   const int64_t steps = data.stream().steps();
   if (reports) {
     say_plan(run, data.stream(), validation ? &validation->stream() : nullptr);
     std::filesystem::create_directories(options.out);
   }
   rehearse_saving(saving_plan(run.planned, options, steps), comm, log_line);
+  const auto interrupted = [&] { return run.guard.interrupted(); };
+  const ReferenceOptions of_reference{interrupted, [&] {
+                                        require_owned(run);
+                                        objective.keep_references();
+                                      }};
+  if (run.reference &&
+      stops_at(run, objective, objective.find_references_by(*run.reference, options, rank, place, comm, of_reference),
+               comm))
+    return 130;
   Session session = rank_session(run.planned, options, rank, place, comm);
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
-  RunObjective objective(session.spec(), run.corpus, data, validation ? &*validation : nullptr);
-  const std::string reference = objective.find_references(session, options);
-  if (reports && !reference.empty()) log_line(reference);
+  if (!run.reference && stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
+    return 130;
   TrainerOptions trainer_options = trainer_options_of(options, steps);
-  for (const Space space : kSpaces)
-    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
-  trainer_options.fields = run.fields;
-  trainer_options.objective = objective.of_data();
-  trainer_options.validation_objective = objective.of_validation();
-  trainer_options.require_owned = [&] { require_owned(run); };
+  connect(trainer_options, run, objective);
   std::optional<EventCommand> command;
   trainer_options.event = [&](const nlohmann::ordered_json& event) {
     if (command) command->send(event);
   };
-  trainer_options.interrupted = [&] { return run.guard.interrupted(); };
+  trainer_options.interrupted = interrupted;
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
   if (options.resume) trainer.restore();
-  if (reports && trainer.step() >= steps)
-    log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
-                         trainer.step(), steps));
-  else if (reports && options.resume)
-    log_line(trainer.step() > 0 ? fmt::format("goes on after step {}", trainer.step())
-                                : "nothing has been saved: begins at the first step");
+  if (reports) say_where_it_begins(trainer.step(), steps, options.resume);
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps)
@@ -415,6 +468,9 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
 
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
+  if (options.early_stopping > 0 && (options.validation.empty() || options.eval_every.count == 0))
+    user_error("early_stopping: found {}, expected --validation and --eval-every beside it: it counts evaluations",
+               options.early_stopping);
   std::unique_ptr<Comm> comm = launched("train");
   if (options.out.empty()) {
     if (comm)
@@ -439,8 +495,15 @@ int train_command(Options options, const CommandFlags& flags) {
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
+  if (spec.model.scores) {
+    const std::vector<int32_t>& ends = corpus.prompt_format.end_tokens;
+    std::vector<int64_t> all = model_tokens(options).end_tokens;
+    all.insert(all.end(), ends.begin(), ends.end());
+    spec.pad_token = pad_token_of(options, all);
+  }
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
   spec.cut.patches = patch_shapes(options, spec);
+  const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
@@ -456,6 +519,7 @@ int train_command(Options options, const CommandFlags& flags) {
           guard,
           write_prompt_format(options, corpus, planned.spec),
           comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
+          reference,
           owner.get()};
   return run_ranks(
       planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),

@@ -45,12 +45,14 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says
 }
 
 void use_model(const Planned& planned, const Options& options, std::unique_ptr<Comm> launched,
-               const std::function<void(Session&)>& work) {
+               const std::function<void(Session&)>& work,
+               const std::function<void(int rank, int place, Comm* comm)>& before) {
   const int ranks = planned.spec.cut.ranks;
   const auto away = [](const GroupPlacement& group) { return group.weights != Space::Device; };
   const bool remarkable = ranks > 1 || std::ranges::any_of(planned.spec.strategy.groups, away);
   if (remarkable && (!launched || launched->topology().rank == 0)) say(use_text(planned, options));
   run_ranks(ranks, 1, std::move(launched), [&](int rank, int place, Comm* comm) {
+    if (before) before(rank, place, comm);
     Session session = rank_session(planned, options, rank, place, comm);
     session.load();
     work(session);

@@ -12,7 +12,9 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says
 
 // Runs `work` on every rank, with a session that has loaded the model. Rank 0 first says on standard error how it is
 // held, unless one device has all of it.
+// Each rank calls `before`, if it is given, before it has a session.
 void use_model(const Planned& planned, const Options& options, std::unique_ptr<Comm> launched,
-               const std::function<void(Session&)>& work);
+               const std::function<void(Session&)>& work,
+               const std::function<void(int rank, int place, Comm* comm)>& before = {});
 
 }  // namespace snug

@@ -25,14 +25,17 @@ int64_t batch_tokens(int64_t micro_batch, int64_t sequence_length) {
 
 }  // namespace
 
-Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length, const TowerShape& tower)
+Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length, bool pools,
+                 const TowerShape& tower)
     : dataset_(dataset),
       micro_batch_(micro_batch),
       tokens_(batch_tokens(micro_batch, sequence_length)),
       documents_(max_documents(micro_batch, sequence_length)),
+      pools_(pools),
       tower_(tower),
       replaced_(static_cast<size_t>(tokens_)) {
   labels_.resize(static_cast<size_t>(sequence_length));
+  weights_.resize(labels_.size());
   keys_.resize(static_cast<size_t>(tokens_));
 }
 
@@ -70,14 +73,18 @@ void Batcher::add_document(const DocumentSpan& document, const BatchViews& views
   const std::span<const int32_t> ids = dataset_.ids(document.sample).subspan(document.begin, length);
   const std::span<int32_t> labels = std::span(labels_).first(length);
   dataset_.labels(document.sample, document.begin, labels);
+  const std::span<float> weights = std::span(weights_).first(length);
+  dataset_.weights(document.sample, document.begin, weights);
   views.documents[static_cast<size_t>(counts.documents++)] = static_cast<int32_t>(start);
+  const int64_t first_row = counts.loss_rows;
   for (size_t i = 0; i < length; ++i) {
     views.ids[start + i] = ids[i];
     if (i == 0 || labels[i] == kNoLabel) continue;
+    if (pools_) counts.loss_rows = first_row;  // a later label takes the place of an earlier one
     const auto row = static_cast<size_t>(counts.loss_rows++);
-    views.loss_rows[row] = static_cast<int32_t>(start + i - 1);
+    views.loss_rows[row] = static_cast<int32_t>(pools_ ? start + i : start + i - 1);
     views.loss_targets[row] = labels[i];
-    views.loss_weights[row] = 1;
+    views.loss_weights[row] = weights[i];
   }
   place_tokens(document, counts.tokens, views);
   counts.tokens += static_cast<int64_t>(length);

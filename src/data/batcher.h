@@ -21,7 +21,7 @@ namespace snug {
 //   loss_rows       the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in the
 //                   remaining elements
 //   loss_targets    that label; 0 in the remaining elements
-//   loss_weights    1; 0 in the remaining elements
+//   loss_weights    by what its loss is multiplied; 0 in the remaining elements
 // The tokens of documents are also sorted by id, and by place where ids are equal, without those whose rows a tower
 // makes; that is the order in which a gradient of embeddings is summed:
 //   token_order     token indices; 0 in the remaining elements
@@ -39,7 +39,9 @@ struct BatchCounts {
 class Batcher {
  public:
   // Throws UserError if T is 2^31 or more. The data set must outlive the batcher.
-  Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length, const TowerShape& tower = {});
+  // `pools` is that of PackingOptions.
+  Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length, bool pools = false,
+          const TowerShape& tower = {});
 
   int64_t tokens() const { return tokens_; }        // T, at most
   int64_t documents() const { return documents_; }  // D
@@ -56,8 +58,10 @@ class Batcher {
 
   const Dataset& dataset_;
   int64_t micro_batch_, tokens_, documents_;
+  bool pools_;
   TowerShape tower_;
   std::vector<int32_t> labels_;      // scratch: labels of one document
+  std::vector<float> weights_;       //   and their weights
   std::vector<uint64_t> keys_;       // scratch: id * 2^32 + token
   std::vector<bool> replaced_;       // scratch, by token: a tower makes its row
   std::vector<ImageTokens> images_;  // scratch: those of one document

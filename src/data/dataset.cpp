@@ -198,6 +198,7 @@ void Dataset::add(const Sample& sample, std::string_view place) {
     if (i == 0 || i == sample.second || sample.labels[i] == kNoLabel) continue;
     has_label_[at / 64] |= uint64_t{1} << (at % 64);
     if (sample.labels[i] != sample.ids[i]) other_labels_.emplace_back(at, sample.labels[i]);
+    if (!sample.weights.empty() && sample.weights[i] != 1) weights_.emplace_back(at, sample.weights[i]);
   }
   starts_.push_back(ids_.size());
   if (sample.second > 0) seconds_.push_back(sample.second);
@@ -212,7 +213,8 @@ void Dataset::add(const Sample& sample, std::string_view place) {
 uint64_t Dataset::growth(const Sample& sample) const {
   const uint64_t tokens = sample.ids.size();
   return growth_of(ids_, tokens) + growth_of(has_label_, tokens / 64 + 1) + growth_of(starts_, 1) +
-         growth_of(other_labels_, tokens) + growth_of(seconds_, 1) + growth_of(values_, 1) + images_.growth(sample);
+         growth_of(other_labels_, tokens) + growth_of(seconds_, 1) + growth_of(values_, 1) + images_.growth(sample) +
+         (sample.weights.empty() ? 0 : growth_of(weights_, tokens));
 }
 
 int64_t Dataset::patches(int64_t sample, int64_t begin, int64_t end) const {
@@ -231,6 +233,14 @@ int64_t Dataset::end_before_image(int64_t sample, int64_t end) const {
 std::span<const int32_t> Dataset::ids(int64_t sample) const {
   const auto s = static_cast<size_t>(sample);
   return std::span(ids_).subspan(starts_[s], starts_[s + 1] - starts_[s]);
+}
+
+void Dataset::weights(int64_t sample, int64_t begin, std::span<float> out) const {
+  const uint64_t start = starts_[static_cast<size_t>(sample)] + static_cast<uint64_t>(begin);
+  std::ranges::fill(out, 1.0f);
+  auto weight = std::ranges::lower_bound(weights_, start, {}, &std::pair<uint64_t, float>::first);
+  for (; weight != weights_.end() && weight->first < start + out.size(); ++weight)
+    out[weight->first - start] = weight->second;
 }
 
 void Dataset::labels(int64_t sample, int64_t begin, std::span<int32_t> out) const {
@@ -283,29 +293,34 @@ Parted parted(const Dataset& dataset, int64_t sample) {
 
 }  // namespace
 
-Dataset with_other_replies(const Dataset& judged) {
+Dataset with_other_replies(const Dataset& judged, std::span<const uint32_t> selection) {
   check(!judged.has_pairs(), "other replies to pairs");
+  const size_t samples = selection.size();
+  const auto at = [&](size_t i) { return parted(judged, selection[i]); };
+  // Runs of samples with one prompt: where that of each sample ends.
+  std::vector<size_t> ends(samples, samples);
+  for (size_t i = 0, begin = 0; i < samples; i++) {
+    if (i + 1 < samples && at(i).has_prompt_of(at(i + 1))) continue;
+    for (; begin <= i; begin++) ends[begin] = i + 1;
+  }
   Dataset out;
   out.set_kinds(judged.kinds());
-  const int64_t samples = judged.samples();
-  // The next sample with another prompt is the same for all of a run of equal ones, and is found from its end on.
-  std::optional<Parted> other;
-  for (int64_t i = 0, next = 0; i < samples; i++) {
-    const Parted own = parted(judged, i);
-    if (i == 0 || next <= i || own.has_prompt_of(*other)) {
-      int64_t looked_at = 0;
-      for (next = i + 1; looked_at < samples; next++, looked_at++) {
-        other = parted(judged, next % samples);
-        if (!own.has_prompt_of(*other)) break;
+  const bool alike = samples == 0 || ends[0] == samples;
+  for (size_t i = 0, next = 0; i < samples; i++) {
+    const Parted own = at(i);
+    Sample both{own.ids, own.labels, 0, judged.value(selection[i])};
+    if (!alike) {
+      next = i > 0 && ends[i] == ends[i - 1] ? next + 1 : ends[i];
+      Parted other = at(next %= samples);
+      // A run that begins the samples may have the prompt of the one that ends them, and none beside it has.
+      for (; own.has_prompt_of(other); other = at(next)) next = ends[next] % samples;
+      both.second = static_cast<uint32_t>(own.ids.size());
+      const auto prompt = static_cast<std::ptrdiff_t>(own.reply), reply = static_cast<std::ptrdiff_t>(other.reply);
+      for (const auto& [to, mine, theirs] :
+           {std::tuple(&both.ids, &own.ids, &other.ids), std::tuple(&both.labels, &own.labels, &other.labels)}) {
+        to->insert(to->end(), mine->begin(), mine->begin() + prompt);
+        to->insert(to->end(), theirs->begin() + reply, theirs->end());
       }
-      if (looked_at == samples) return judged;
-    }
-    Sample both{own.ids, own.labels, static_cast<uint32_t>(own.ids.size()), judged.value(i)};
-    const auto prompt = static_cast<std::ptrdiff_t>(own.reply), reply = static_cast<std::ptrdiff_t>(other->reply);
-    for (const auto& [to, mine, theirs] :
-         {std::tuple(&both.ids, &own.ids, &other->ids), std::tuple(&both.labels, &own.labels, &other->labels)}) {
-      to->insert(to->end(), mine->begin(), mine->begin() + prompt);
-      to->insert(to->end(), theirs->begin() + reply, theirs->end());
     }
     out.add(both);
   }

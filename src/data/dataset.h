@@ -70,7 +70,7 @@ struct DataOptions {
 // BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside. Of several
 // BOS at the beginning one is left, and a note counts such records; of several end-of-turn tokens at the end, where the
 // tokenizer's EOS counts as one even if the template ends turns by another, one is left, and a note counts such
-// records. A record of weight 0 has no label.
+// records. A record or message of weight 0 has no label.
 using Sample = TokenSample;
 
 // Says of which kinds the records of the files are.
@@ -108,6 +108,9 @@ class Dataset {
   std::span<const int32_t> ids(int64_t sample) const;
   // Writes the labels of tokens [begin, begin + out.size()) of a sample.
   void labels(int64_t sample, int64_t begin, std::span<int32_t> out) const;
+  // Writes by what the losses of labels [begin, begin + out.size()) of a sample are multiplied.
+  void weights(int64_t sample, int64_t begin, std::span<float> out) const;
+  bool has_weights() const { return !weights_.empty(); }
   // Returns how many of the tokens [begin, end) have a label. Reads one bit a token.
   int64_t loss_tokens(int64_t sample, int64_t begin, int64_t end) const;
   bool has_images() const { return !images_.empty(); }
@@ -140,12 +143,14 @@ class Dataset {
   RecordKinds kinds_;
   DatasetImages images_;
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
+  std::vector<std::pair<uint64_t, float>> weights_;         // by place in ids_, of labels: those that are not 1
 };
 
-// Returns the samples, each with a second document: its prompt, and the reply of the next sample in order (round and
-// round) whose prompt is another. Returns them as they are if there is only one prompt. A prompt is what stands before
-// the first label.
-Dataset with_other_replies(const Dataset& judged);
+// Returns the selected samples, each with a second document: its prompt, and the reply of the next selected one in
+// order (round and round) whose prompt is another; of several samples in a row with one prompt the second has the one
+// after that, and so on, so that others' replies are not the first ones alone. Returns them without second documents if
+// there is only one prompt. A prompt is what stands before the first label.
+Dataset with_other_replies(const Dataset& judged, std::span<const uint32_t> selection);
 
 // Collects for_each_sample() in a Dataset. Throws UserError if there are no files.
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder);

@@ -18,6 +18,7 @@ constexpr uint64_t kConversations = 1, kTexts = 2;
 constexpr uint64_t kNoteHeader = sizeof(int32_t) + sizeof(uint64_t);
 
 using OtherLabel = std::pair<uint64_t, int32_t>;
+using Weight = std::pair<uint64_t, float>;
 
 uint64_t words_of(uint64_t tokens) { return tokens / 64 + (tokens % 64 != 0); }
 
@@ -47,8 +48,8 @@ class Writer {
   void add_one(const T& value) {
     add(std::span(&value, 1));
   }
-  template <class T>
-  void add_column(const std::vector<OtherLabel>& labels, T OtherLabel::*member) {
+  template <class Entry, class T>
+  void add_column(const std::vector<Entry>& labels, T Entry::*member) {
     std::array<T, kColumnPiece> piece{};
     for (size_t begin = 0; begin < labels.size(); begin += kColumnPiece) {
       const std::span<T> values = std::span(piece).first(std::min(kColumnPiece, labels.size() - begin));
@@ -138,6 +139,7 @@ class DatasetFile::Reader {
     hold(header.seconds, sizeof(uint32_t), sizeof(uint32_t));
     hold(header.values, sizeof(float), sizeof(float));
     hold(header.other_labels, sizeof(uint64_t) + sizeof(int32_t), sizeof(OtherLabel));
+    hold(header.weights, sizeof(uint64_t) + sizeof(float), sizeof(Weight));
     hold(header.samples_with_images, sizeof(DatasetImages::Owner), sizeof(DatasetImages::Owner));
     hold(header.images, sizeof(DatasetImage), sizeof(DatasetImage));
     hold(header.views, sizeof(DatasetView), sizeof(DatasetView));
@@ -184,6 +186,9 @@ class DatasetFile::Reader {
     dataset.other_labels_.resize(header.other_labels);
     read_column(dataset.other_labels_, &OtherLabel::first);
     read_column(dataset.other_labels_, &OtherLabel::second);
+    dataset.weights_.resize(header.weights);
+    read_column(dataset.weights_, &Weight::first);
+    read_column(dataset.weights_, &Weight::second);
     DatasetImages& images = dataset.images_;
     images.owners_.resize(header.samples_with_images);
     read(std::span(images.owners_));
@@ -195,8 +200,8 @@ class DatasetFile::Reader {
     read(std::span(images.text_));
   }
 
-  template <class T>
-  void read_column(std::vector<OtherLabel>& labels, T OtherLabel::*member) {
+  template <class Entry, class T>
+  void read_column(std::vector<Entry>& labels, T Entry::*member) {
     std::array<T, kColumnPiece> piece{};
     for (size_t begin = 0; begin < labels.size(); begin += kColumnPiece) {
       const std::span<T> values = std::span(piece).first(std::min(kColumnPiece, labels.size() - begin));
@@ -228,6 +233,12 @@ class DatasetFile::Reader {
     uint64_t next = 0;
     for (const auto& [place, label] : dataset.other_labels_) {
       require(place >= next && place < tokens && has_label(place) && is_id(label), "a label without a place");
+      next = place + 1;
+    }
+    next = 0;
+    for (const auto& [place, weight] : dataset.weights_) {
+      require(place >= next && place < tokens && has_label(place) && std::isfinite(weight) && weight != 0,
+              "a weight without a label");
       next = place + 1;
     }
   }
@@ -295,6 +306,7 @@ uint64_t DatasetFile::bytes(const Dataset& dataset, const std::vector<DatasetNot
          (dataset.has_label_.size() + dataset.starts_.size() - 1) * sizeof(uint64_t) +
          dataset.seconds_.size() * sizeof(uint32_t) + dataset.values_.size() * sizeof(float) +
          dataset.other_labels_.size() * (sizeof(uint64_t) + sizeof(int32_t)) +
+         dataset.weights_.size() * (sizeof(uint64_t) + sizeof(float)) +
          images.owners_.size() * sizeof(DatasetImages::Owner) + images.images_.size() * sizeof(DatasetImage) +
          images.views_.size() * sizeof(DatasetView) + images.text_.size() + sizeof(uint64_t);
 }
@@ -310,6 +322,7 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   header.tokens = dataset.ids_.size();
   header.samples = static_cast<uint64_t>(dataset.samples());
   header.other_labels = dataset.other_labels_.size();
+  header.weights = dataset.weights_.size();
   header.seconds = dataset.seconds_.size();
   header.values = dataset.values_.size();
   const DatasetImages& images = dataset.images_;
@@ -332,6 +345,8 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   out.add(std::span(dataset.values_));
   out.add_column(dataset.other_labels_, &OtherLabel::first);
   out.add_column(dataset.other_labels_, &OtherLabel::second);
+  out.add_column(dataset.weights_, &Weight::first);
+  out.add_column(dataset.weights_, &Weight::second);
   out.add(std::span(images.owners_));
   out.add(std::span(images.images_));
   out.add(std::span(images.views_));

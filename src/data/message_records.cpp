@@ -73,9 +73,9 @@ std::string content_of(const RecordFields& fields, const JsonObject& message, co
   return text;
 }
 
-// Returns what the keys of a message say of its loss. A weight of 1 changes nothing.
-std::optional<bool> loss_of(const JsonObject& message, const RecordFields& fields) {
-  std::optional<bool> loss;
+// Reads what the keys of a message say of its loss. A weight of 1 changes nothing.
+void read_loss(const JsonObject& message, const RecordFields& fields, Message& out) {
+  std::optional<bool>& loss = out.loss;
   const auto say = [&](const std::string& key, bool carries) {
     if (loss.value_or(carries) != carries) message.fail(key, "what the message's other keys say of its loss");
     loss = carries;
@@ -85,9 +85,14 @@ std::optional<bool> loss_of(const JsonObject& message, const RecordFields& field
   for (const std::string& key : flags) {
     if (message.has(key)) say(key, read_flag(message, key, "true or false") != (key == "masked"));
   }
-  for (const std::string& weight : {fields.key("weight"), std::string(kLossWeight)})
-    if (message.has(weight) && !read_flag(message, weight, kWeights)) say(weight, false);
-  return loss;
+  for (const std::string& key : {fields.key("weight"), std::string(kLossWeight)}) {
+    if (!message.has(key)) continue;
+    const float weight = read_weight(message, key);
+    if (weight == 0) say(key, false);
+    if (weight == 0 || weight == 1) continue;
+    if (out.weight != 1 && out.weight != weight) message.fail(key, "what the message's other keys say of its loss");
+    out.weight = weight;
+  }
 }
 
 bool is_flag(const RecordFields& fields, std::string_view key) {
@@ -151,7 +156,7 @@ Message read_message(const RecordFields& fields, const JsonObject& message, cons
       ignored);
   out.no_content = calls && out.role == ChatRole::Assistant && !message.has(content);
   if (!out.no_content) out.content = content_of(fields, message, content, within, ignored);
-  out.loss = loss_of(message, fields);
+  read_loss(message, fields, out);
   try {
     read_more(message, calls && out.role == ChatRole::Assistant ? ordered() : jinja::Value(), out);
   } catch (const jinja::Failure& failure) {

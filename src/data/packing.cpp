@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
@@ -82,21 +83,34 @@ int64_t Packer::for_each_document(uint32_t sample, Visit&& visit) const {
 // Returns the two documents that the options leave of a pair; nothing where one has no token that carries loss, or
 // where they do not fit.
 std::optional<std::array<DocumentSpan, 2>> Packer::pair_of(uint32_t sample) const {
-  const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
-  const int64_t beyond = (options_.apart ? std::max(second, length - second) : length) - options_.sequence_length;
-  const int64_t cut = ceil_div(std::max<int64_t>(beyond, 0), options_.apart ? 1 : 2);
+  const int64_t length = dataset_.length(sample), second = dataset_.second(sample), room = options_.sequence_length;
+  const bool apart = options_.apart;
+  const int64_t cut = apart ? std::max<int64_t>(second - room, 0) : ceil_div(std::max<int64_t>(length - room, 0), 2);
   if (cut > 0 && options_.long_samples == LongSamples::Drop) return std::nullopt;
   // What is cut off may hold no label, nor the last token before one.
   const auto is_kept = [&](int64_t begin, int64_t end) {
-    const bool learns = begin == 0 || !options_.apart;
     return cut + 1 < end - begin && dataset_.loss_tokens(sample, begin, begin + cut + 1) == 0 &&
-           (!learns || dataset_.loss_tokens(sample, begin, end) > 0);
+           dataset_.loss_tokens(sample, begin, end) > 0;
   };
-  if (!is_kept(0, second) || !is_kept(second, length)) return std::nullopt;
+  if (!is_kept(0, second) || (!apart && !is_kept(second, length))) return std::nullopt;
   const auto span = [&](int64_t begin, int64_t end) {
-    return DocumentSpan{sample, static_cast<uint32_t>(begin + cut), static_cast<uint32_t>(end - begin - cut)};
+    return DocumentSpan{sample, static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin)};
   };
-  return std::array{span(0, second), span(second, length)};
+  return std::array{span(cut, second), apart ? span_of_other(sample) : span(second + cut, length)};
+}
+
+// Returns what fits of a second document that is only scored, whatever becomes of the first: without the beginning of
+// its prompt, and where its reply alone is too long, without that one's end.
+DocumentSpan Packer::span_of_other(uint32_t sample) const {
+  const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
+  int64_t begin = std::max(second, length - options_.sequence_length);
+  int64_t prompt = 0;  // tokens before its first label
+  for (int64_t step = std::bit_ceil(static_cast<uint64_t>(length - second)); step > 0; step /= 2)
+    if (second + prompt + step <= length && dataset_.loss_tokens(sample, second, second + prompt + step) == 0)
+      prompt += step;
+  begin = std::min(begin, second + std::max<int64_t>(prompt - 1, 0));
+  return {sample, static_cast<uint32_t>(begin),
+          static_cast<uint32_t>(std::min(options_.sequence_length, length - begin))};
 }
 
 Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options)
@@ -128,7 +142,7 @@ bool Packer::examine_pair(uint32_t sample) {
   const std::span<const int32_t> ids = dataset_.ids(sample);
   const auto halves = pair_of(sample);
   const bool apart = options_.apart;
-  report_.long_samples += (apart ? std::max(second, length - second) : length) > options_.sequence_length;
+  report_.long_samples += (apart ? second : length) > options_.sequence_length;
   if (dataset_.loss_tokens(sample, 0, second) == 0 || (!apart && dataset_.loss_tokens(sample, second, length) == 0)) {
     report_.without_loss++;
   } else if (!halves) {

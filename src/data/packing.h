@@ -33,6 +33,8 @@ struct PackingOptions {
   bool shuffle = true;  // a new order each epoch; false: file order
   // The two documents of a pair are never in one pass: a block has room for the first ones, and for the second ones.
   bool apart = false;
+  bool pools =
+      false;  // of a document one row counts: that of its last token with a label itself, not of the one before
   int64_t patches = 0;  // of images, the most of a block; 0: any number
   uint64_t seed = 42;
   Heartbeat heartbeat{};           // called for each epoch that is packed, and for each million of its samples
@@ -142,6 +144,7 @@ class Packer {
   template <class Visit>
   int64_t for_each_document(uint32_t sample, Visit&& visit) const;
   std::optional<std::array<DocumentSpan, 2>> pair_of(uint32_t sample) const;
+  DocumentSpan span_of_other(uint32_t sample) const;
   // Puts the documents of an epoch into blocks, one after another, and calls visit(DocumentSpan, block).
   template <class Visit>
   void pack(int64_t epoch, Visit&& visit);

@@ -9,12 +9,13 @@ namespace snug {
 // Leaves out the seed, which Numerics has too, a heartbeat, and a name for messages.
 template <RecordOf<PackingOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [sequence_length, packing, long_samples, shuffle, apart, patches, seed, heartbeat, name] = options;
+  auto& [sequence_length, packing, long_samples, shuffle, apart, pools, patches, seed, heartbeat, name] = options;
   visit("sequence_length", sequence_length);
   visit("packing", packing);
   visit("long_samples", long_samples);
   visit("shuffle", shuffle);
   visit("apart", apart);
+  visit("pools", pools);
   visit("patches", patches);
 }
 

@@ -393,6 +393,9 @@ void set_loss(const RecordFields& fields, const Reply& reply, size_t before, Con
           "{}, key '{}': found a message that carries no loss, expected one that does: replies are what is "
           "learnt from",
           fields.place(), place_of(fields, reply));
+    if (message.weight != 1)
+      user_error("{}, key '{}': found a message of weight {}, expected 0 or 1: what is judged has no other weights",
+                 fields.place(), place_of(fields, reply), message.weight);
     if (!teaches && message.loss == true) out.settled.push_back(Settled::LossOfPrompt);
     message.loss = teaches;
   }

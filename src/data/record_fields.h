@@ -63,8 +63,8 @@ class RecordFields {
 // otherwise.
 bool read_flag(const JsonObject& object, std::string_view key, std::string_view expected);
 
-// Says what a weight is expected to be.
-constexpr std::string_view kWeights = "0 or 1: other weights are not supported yet";
+// Reads a weight: a number, also as a text, or true or false for 1 or 0. Throws UserError otherwise.
+float read_weight(const JsonObject& object, std::string_view key);
 
 constexpr std::string_view kNoNull =
     "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";

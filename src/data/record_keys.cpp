@@ -82,7 +82,7 @@ constexpr RefusedKeys kRefused[] = {
     {kChats | kAnswers, "system_prompt system_message system_instruction sys_prompt",
      "none: name it with --columns system=FIELD"},
     {kRecords, "weights sample_weight sample_weights example_weight loss_weight loss_weights loss_scale token_weights",
-     "'weight', 0 or 1; --columns weight=FIELD names it"},
+     "'weight', a number; --columns weight=FIELD names it"},
     {kRecords, "is_train is_trained is_trainable is_training should_train use_for_training",
      "true, or none: 'weight', 0 or 1, says whether a record teaches", When::IsNotTrue},
     {kRecords, "do_not_train dont_train no_train not_trained skip_training exclude_from_training no_loss ignore_loss",
@@ -90,7 +90,7 @@ constexpr RefusedKeys kRefused[] = {
     {kChats | kAnswers | bit(KeysOf::Text),
      "mask loss train trainable masked loss_mask message_loss_mask assistant_mask assistant_masks completion_mask "
      "completion_masks prompt_mask train_on_input train_on_inputs train_on_turn mask_history",
-     "none: a record has 'weight', 0 or 1, and each message may have 'train' or 'loss', true or false"},
+     "none: a record has 'weight', a number, and each message may have 'train' or 'loss', true or false"},
     {bit(KeysOf::Text),
      "source_len source_length num_source_tokens prompt_length prompt_len prompt_lengths prompt_tokens "
      "num_prompt_tokens n_prompt_tokens prompt_token_count prompt_num_tokens",
@@ -119,7 +119,7 @@ constexpr RefusedKeys kRefused[] = {
      "none: what it would do is not supported yet"},
     {kChats | bit(KeysOf::Text), "labels", "none: labels stand beside 'input_ids'"},
     {kMessage, "train_detail training_detail loss_scale loss_weights weights sample_weight",
-     "'weight', 0 or 1, or 'train' or 'loss', true or false, of the whole message"},
+     "'weight', a number, or 'train' or 'loss', true or false, of the whole message"},
     {kMessage, "prefix recipient channel end_turn refusal", "none: what it changes in a template is not rendered yet"},
 };
 

@@ -133,9 +133,12 @@ Made SampleMaker::make(const Record& record) const {
     user_error("{}: {}", record.place, error.what());
   }
   for (Sample& sample : made.samples) {
-    if (!example.carries_loss) std::fill(sample.labels.begin(), sample.labels.end(), kNoLabel);
+    if (example.weight == 0) std::fill(sample.labels.begin(), sample.labels.end(), kNoLabel);
+    if (example.weight == 0 || example.weight == 1) continue;
+    sample.weights.resize(sample.labels.size(), 1.0f);
+    for (float& weight : sample.weights) weight *= example.weight;
   }
-  if (!example.carries_loss) made.empty_replies = 0;
+  if (example.weight == 0) made.empty_replies = 0;
   return made;
 }
 
@@ -245,6 +248,7 @@ Sample SampleMaker::encode(Conversation& conversation, std::span<const jinja::Va
   if (images_) images = images_->write(images, conversation);
   const bool all = options_.train_on == TrainOn::All, none = template_->bos_by_habit();
   for (Message& message : conversation) {
+    if (!all && !message.carries_loss()) message.weight = 1;
     if (message.role == ChatRole::Assistant) {
       take_ends(message.content, template_->end_of_turn(), made);
       made.empty_replies +=
@@ -259,8 +263,12 @@ Sample SampleMaker::encode(Conversation& conversation, std::span<const jinja::Va
   if (none) append_habitual_bos(pieces.empty() ? "" : pieces[0].text, sample);
   Before before = Before::Nothing;
   for (const Piece& piece : pieces) {
+    const size_t begin = sample.ids.size();
     append(encoder_->encode_next ? encoder_->encode_next(piece.text, before) : encoder_->encode(piece.text),
            !piece.masked && (piece.loss || all), sample);
+    if (piece.weight == 1 && sample.weights.empty()) continue;
+    sample.weights.resize(begin, 1.0f);
+    sample.weights.resize(sample.ids.size(), piece.weight);
   }
   if (images_) images_->expand(images, sample);
   return sample;

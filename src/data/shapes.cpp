@@ -467,6 +467,25 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
   object.fail(key, expected);
 }
 
+float read_weight(const JsonObject& object, std::string_view key) {
+  constexpr double kMost = 1e6;
+  const Json& value = object.at(key);
+  double weight = NAN;
+  if (value.is_boolean()) weight = value.get<bool>() ? 1 : 0;
+  if (value.is_number()) weight = value.get<double>();
+  if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    char* end = nullptr;
+    weight = std::strtod(text.c_str(), &end);
+    if (text.empty() || end != text.c_str() + text.size()) weight = NAN;
+    if (same_key(text, "true")) weight = 1;
+    if (same_key(text, "false")) weight = 0;
+  }
+  if (!(std::abs(weight) <= kMost)) object.fail(key, "a number from -1e6 to 1e6: its tokens' loss is multiplied by it");
+  const auto narrow = static_cast<float>(weight);
+  return narrow == 0 ? 0.0f : narrow;  // no loss, whatever the sign
+}
+
 void read_written_messages(Json& record, const ShapeOptions& options) {
   const std::string place;
   const RecordFields fields(record, options, place);
@@ -527,7 +546,9 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       },
       example.ignored);
   const std::string weight = fields.key("weight");
-  if (fields.has("weight")) example.carries_loss = read_flag(fields.object(), weight, kWeights);
+  if (fields.has("weight")) example.weight = read_weight(fields.object(), weight);
+  if (options.samples != Samples::Replies && example.weight != 0 && example.weight != 1)
+    fields.object().fail(weight, "0 or 1: what is judged has no other weights");
   if (format != DataFormat::Text && format != DataFormat::Tokens && is_in(read, "tools"))
     example.tools = read_tools(fields);
   if (format == DataFormat::Alpaca || format == DataFormat::Text) refuse_written_messages(fields, read);

@@ -78,6 +78,7 @@ struct TokenSample {
   std::optional<float> value{};       // of a pair: its margin; of a reply that is judged: 1 if it is desirable, else 0
   std::vector<SampleImage> images{};  // in the order of their tokens
   std::vector<DatasetView> views{};
+  std::vector<float> weights{};  // of each label's loss; empty: all 1
 };
 constexpr int32_t kNoLabel = -100;
 
@@ -120,7 +121,7 @@ struct Answers {
 // Holds what a record says.
 struct Example {
   std::variant<Conversation, Document, std::vector<TokenSample>, Answers> content;
-  bool carries_loss = true;                 // false: its weight is 0
+  float weight = 1;                         // of its tokens' loss
   std::vector<std::string> ignored;         // keys that no table knows
   std::vector<jinja::Value> tools = {};     // of a conversation; they belong to the thread that read them
   std::vector<ImageReference> images = {};  // of a conversation, in whose messages kImageMark stands for each

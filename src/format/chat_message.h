@@ -42,6 +42,7 @@ struct Message {
   std::string thinking_key = "reasoning_content";  // the record's key of it, for messages
   std::vector<jinja::Value> calls = {};            // of a reply: {"function": {"name": ..., "arguments": ...}, ...}
   std::vector<std::pair<std::string, jinja::Value>> others = {};  // more keys for the template: "tool_call_id"
+  float weight = 1;                                               // of its tokens' loss
 
   bool carries_loss() const { return loss.value_or(role == ChatRole::Assistant); }
   std::string_view name_of_role() const { return role_name.empty() ? name_of(role) : std::string_view(role_name); }
@@ -49,11 +50,12 @@ struct Message {
 
 // Holds a stretch of rendered text. `loss` marks a message that carries loss with the end-of-turn token after it,
 // without the header before it and the newline that some families put behind it. `masked` marks a message whose record
-// says that it carries none, whatever is trained on.
+// says that it carries none, whatever is trained on. `weight` is a message's.
 struct Piece {
   std::string text;
   bool loss = false;
   bool masked = false;
+  float weight = 1;
   bool operator==(const Piece&) const = default;
 };
 

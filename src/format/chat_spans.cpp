@@ -105,10 +105,10 @@ std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& var
   return spans;
 }
 
-void add_piece(std::vector<Piece>& out, std::string_view text, bool loss, bool masked) {
+void add_piece(std::vector<Piece>& out, std::string_view text, bool loss, bool masked, float weight) {
   if (text.empty()) return;
-  if (out.empty() || out.back().loss != loss || out.back().masked != masked) {
-    out.push_back({.text = "", .loss = loss, .masked = masked});
+  if (out.empty() || out.back().loss != loss || out.back().masked != masked || out.back().weight != weight) {
+    out.push_back({.text = "", .loss = loss, .masked = masked, .weight = weight});
   }
   out.back().text += text;
 }
@@ -249,7 +249,8 @@ std::vector<Piece> pieces_of(const jinja::Text& text, const ChatVariables& varia
     if (one.begin < from) user_error("found a message within another's generation block, expected one after another");
     const bool loss = !one.message || one.message->carries_loss();
     add_piece(out, text.view(from, one.begin));
-    add_piece(out, text.view(one.begin, one.end), loss, /*masked=*/!loss && one.message->loss);
+    add_piece(out, text.view(one.begin, one.end), loss, /*masked=*/!loss && one.message->loss,
+              one.message ? one.message->weight : 1);
     from = one.end;
   }
   const std::string_view rest = text.view(from, text.size());
@@ -258,7 +259,8 @@ std::vector<Piece> pieces_of(const jinja::Text& text, const ChatVariables& varia
   if (around.open && !around.generation && !for_generation && !messages.empty() &&
       messages.back().role == ChatRole::Assistant && messages.back().carries_loss() && spans.back().found &&
       !spans.back().ended && white_before(rest) == rest.size())
-    add_piece(out, messages.back().calls.empty() ? around.end_of_turn : around.end_of_call, true);
+    add_piece(out, messages.back().calls.empty() ? around.end_of_turn : around.end_of_call, true, false,
+              messages.back().weight);
   return out;
 }
 

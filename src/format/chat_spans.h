@@ -44,6 +44,7 @@ bool is_unasked(std::string_view text, std::span<const Message> messages, std::s
                 const ChatSurroundings& around);
 
 // Adds text to the last piece, or as a new piece if that one is of another kind; adds no empty text.
-void add_piece(std::vector<Piece>& out, std::string_view text, bool loss = false, bool masked = false);
+void add_piece(std::vector<Piece>& out, std::string_view text, bool loss = false, bool masked = false,
+               float weight = 1);
 
 }  // namespace snug

@@ -293,7 +293,7 @@ std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool 
     std::vector<Piece> out;
     for (const Message& m : messages)
       add_piece(out, m.content + (m.role == ChatRole::Assistant ? special_.eos : ""), m.carries_loss(),
-                m.loss && !m.carries_loss());
+                m.loss && !m.carries_loss(), m.weight);
     return out;
   }
   if (needs_tools_ && tools.empty())

@@ -84,15 +84,15 @@ class ChatTemplate {
     return !for_tools_ || for_tools_->renders_as(*other.for_tools_);
   }
 
-  // Renders a conversation. Pieces next to each other differ in `loss` or `masked`; tokenise each by itself, so that a
-  // prompt has equal tokens in training and in generation. With `for_generation` the text ends with the header of a
-  // reply to come. A message's piece is its text as the template renders it, with what the template puts between its
-  // parts, white space between the reply's header and it, and the token that ends the turn. What a template inserts
-  // before a reply (an empty <think>) belongs to it only if the reply itself has thinking; what it writes around calls
-  // always does. If the template has generation blocks, these say which parts of replies carry loss. Throws UserError
-  // if the template refuses, and if it leaves out a text that carries loss, tools, calls, or what tools say. "Today" is
-  // always 26 Jul 2024, so that what a model sees does not depend on the day. The template none gives the texts one
-  // after another, with EOS after each reply.
+  // Renders a conversation. Pieces next to each other differ in `loss`, `masked` or `weight`; tokenise each by itself,
+  // so that a prompt has equal tokens in training and in generation. With `for_generation` the text ends with the
+  // header of a reply to come. A message's piece is its text as the template renders it, with what the template puts
+  // between its parts, white space between the reply's header and it, and the token that ends the turn. What a template
+  // inserts before a reply (an empty <think>) belongs to it only if the reply itself has thinking; what it writes
+  // around calls always does. If the template has generation blocks, these say which parts of replies carry loss.
+  // Throws UserError if the template refuses, and if it leaves out a text that carries loss, tools, calls, or what
+  // tools say. "Today" is always 26 Jul 2024, so that what a model sees does not depend on the day. The template none
+  // gives the texts one after another, with EOS after each reply.
   std::vector<Piece> render(std::span<const Message> messages, bool for_generation,
                             std::span<const jinja::Value> tools = {}, LeftOut* left_out = nullptr) const;
 

@@ -47,12 +47,38 @@ std::string either(std::span<const HfFamily> families, const auto& text_of) {
   return text;
 }
 
+constexpr std::string_view kHead = "ForCausalLM", kClassifier = "ForSequenceClassification";
+
+// Returns whether a name is that of a family's class for sequence classification.
+bool is_classifier(std::string_view name, std::span<const HfFamily> families) {
+  return std::ranges::any_of(families, [&](const HfFamily& family) {
+    const std::string_view stem = family.architecture.substr(0, family.architecture.size() - kHead.size());
+    return lower_case(name) == lower_case(fmt::format("{}{}", stem, kClassifier));
+  });
+}
+
+// Returns whether the model gives scores. Its class decides how many labels there are by id2label, else two.
+bool parse_scores(const JsonObject& config, const HfFamily& family) {
+  if (!config.has("architectures")) return false;
+  const Json& names = config.at("architectures");
+  if (std::ranges::none_of(names, [&](const Json& name) {
+        return name.is_string() && is_classifier(name.get<std::string>(), std::span(&family, 1));
+      }))
+    return false;
+  constexpr const char *kLabels = "id2label", *kCount = "num_labels";
+  const bool named = config.has(kLabels);
+  if (named && (!config.at(kLabels).is_object() || config.at(kLabels).size() != 1))
+    config.fail(kLabels, "one label: a model that gives a score");
+  if (!named && config.integer(kCount, 1, INT32_MAX, 2) != 1)
+    config.fail(kCount, "1, or id2label with one label: a model that gives a score");
+  return true;
+}
+
 // Throws UserError for names of models that end in another head than a language model's, or in none.
 void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> families, std::string_view name) {
-  constexpr std::string_view kHead = "ForCausalLM";
   constexpr std::array<std::string_view, 6> kHeads{
-      "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
-      "ForConditionalGeneration",  "ForRewardModel",         "ForTextEncoding"};
+      "ForTokenClassification",   "ForQuestionAnswering", kClassifier,
+      "ForConditionalGeneration", "ForRewardModel",       "ForTextEncoding"};
   const auto known = [&] {
     std::vector<std::string_view> names;
     for (const HfFamily& family : families) names.push_back(family.architecture);
@@ -71,7 +97,9 @@ void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> fami
     config.fail("architectures",
                 fmt::format("a model with its language-model head {}: in this one the head is missing", known()));
   if (std::ranges::any_of(kHeads, [&](std::string_view head) { return name.ends_with(head); }))
-    config.fail("architectures", fmt::format("a model with a language-model head {}", known()));
+    config.fail(
+        "architectures",
+        fmt::format("a model with a language-model head {}, or for sequence classification with one label", known()));
 }
 
 size_t find_family(const JsonObject& config, std::span<const HfFamily> families, std::vector<std::string>& notes) {
@@ -82,11 +110,14 @@ size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
       config.fail("architectures", "a list of names");
     for (const Json& item : list) names.push_back(item.get<std::string>());
   }
-  for (const std::string& name : names) refuse_other_heads(config, families, name);
+  for (const std::string& name : names)
+    if (!is_classifier(name, families)) refuse_other_heads(config, families, name);
   const std::string type = config.string("model_type", "");
   for (size_t i = 0; i < families.size(); i++) {
     const std::string usual = lower_case(families[i].architecture);
-    const bool named = std::ranges::any_of(names, [&](const std::string& name) { return lower_case(name) == usual; });
+    const bool named = std::ranges::any_of(names, [&](const std::string& name) {
+      return lower_case(name) == usual || is_classifier(name, families.subspan(i, 1));
+    });
     if (type.empty() ? !named : type != families[i].model_type) continue;
     if (!names.empty() && !named)
       notes.push_back(fmt::format("config.json: architectures names '{}'; model_type decides: {}", names[0], type));
@@ -242,6 +273,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"})
     result.prediction_layers = std::max(result.prediction_layers, config.integer(key, 0, kMaxLayers, 0));
   result.dtype = parse_dtype(config);
+  result.scores = parse_scores(config, family);
   return result;
 }
 

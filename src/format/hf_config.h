@@ -61,6 +61,7 @@ struct HfConfig {
   std::optional<BnbQuantization> quantization;
   int64_t prediction_layers = 0;     // layers behind the last one, for tokens further ahead; not part of the model
   std::vector<std::string> dropout;  // keys and shares ("attention_dropout 0.1") that act only in training
+  bool scores = false;               // the head gives one score, as classes for sequence classification have it
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 

@@ -55,6 +55,10 @@ bool is_off(const Json& value) {
   return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty()) || value == "";
 }
 
+// What a model is for; PEFT saves both names of such a head, of which a model has one.
+constexpr const char *kTextTask = "CAUSAL_LM", *kScoreTask = "SEQ_CLS", *kScoreHead = "score",
+                     *kOtherHead = "classifier";
+
 bool knows(const auto& keys, std::string_view key) { return std::ranges::find(keys, key) != keys.end(); }
 
 // Refuses ways to begin an adapter that subtract its first values from the base.
@@ -71,7 +75,8 @@ void refuse_changed_base(const JsonObject& config) {
 
 void refuse_other_features(const JsonObject& config) {
   if (config.string("peft_type") != "LORA") config.fail("peft_type", "\"LORA\"");
-  if (config.string("task_type", "CAUSAL_LM") != "CAUSAL_LM") config.fail("task_type", "\"CAUSAL_LM\"");
+  const std::string task = config.string("task_type", kTextTask);
+  if (task != kTextTask && task != kScoreTask) config.fail("task_type", "\"CAUSAL_LM\" or \"SEQ_CLS\"");
   refuse_changed_base(config);
   for (const auto& [key, value] : config.value().items()) {
     if (is_off(value) || knows(kHarmlessKeys, key) || knows(kReadKeys, key)) continue;
@@ -290,6 +295,12 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
     object.fail("bias", "\"none\", \"all\" or \"lora_only\"");
   if (object.has("modules_to_save") && !is_off(object.at("modules_to_save")))
     config.modules_to_save = parse_names(object, "modules_to_save", "a list of module names");
+  config.scores = object.string("task_type", kTextTask) == kScoreTask;
+  if (config.scores) {
+    std::erase(config.modules_to_save, kOtherHead);
+    if (!knows(config.modules_to_save, kScoreHead))
+      object.fail("modules_to_save", "\"score\" among them: the head of a model that gives scores");
+  }
   parse_tokens(config, object);
   config.ensure_weight_tying = object.boolean("ensure_weight_tying", false);
   return config;
@@ -324,7 +335,7 @@ nlohmann::ordered_json patterns_json(const std::vector<std::pair<Pattern, T>>& p
 std::string write_peft_config(const PeftConfig& config) {
   nlohmann::ordered_json object;
   object["peft_type"] = "LORA";
-  object["task_type"] = "CAUSAL_LM";
+  object["task_type"] = config.scores ? kScoreTask : kTextTask;
   object["base_model_name_or_path"] = config.base_model;
   object["inference_mode"] = true;
   object["r"] = config.rank;
@@ -336,7 +347,9 @@ std::string write_peft_config(const PeftConfig& config) {
   if (config.layers_to_transform) object["layers_to_transform"] = *config.layers_to_transform;
   if (!config.rank_pattern.empty()) object["rank_pattern"] = patterns_json(config.rank_pattern);
   if (!config.alpha_pattern.empty()) object["alpha_pattern"] = patterns_json(config.alpha_pattern);
-  if (!config.modules_to_save.empty()) object["modules_to_save"] = config.modules_to_save;
+  std::vector<std::string> saved = config.modules_to_save;
+  if (config.scores) saved.insert(saved.begin(), kOtherHead);
+  if (!saved.empty()) object["modules_to_save"] = saved;
   if (config.ensure_weight_tying) object["ensure_weight_tying"] = true;
   object["bias"] = "none";
   object["fan_in_fan_out"] = false;

@@ -58,6 +58,7 @@ struct PeftConfig {
   std::string bias = "none";
   std::vector<std::string> modules_to_save = {};                             // ends of paths
   std::map<std::string, std::vector<int64_t>> trainable_token_indices = {};  // by the ends of paths
+  bool scores = false;               // task_type SEQ_CLS: the model gives scores; modules_to_save has its head, "score"
   bool ensure_weight_tying = false;  // a head that is the embedding stays so where that is saved whole
 };
 

@@ -17,7 +17,7 @@ template <RecordOf<PeftConfig> R, class Visit>
 void visit_fields(R& adapter, Visit&& visit) {
   auto& [base_model, rank, alpha, dropout, rslora, dora, target_modules, target_expression, exclude_modules,
          layers_to_transform, layers_pattern, rank_pattern, alpha_pattern, bias, modules_to_save,
-         trainable_token_indices, ensure_weight_tying] = adapter;
+         trainable_token_indices, scores, ensure_weight_tying] = adapter;
   visit("lora_rank", rank);
   visit("lora_alpha", alpha);
   visit("lora_dropout", dropout);
@@ -28,6 +28,7 @@ void visit_fields(R& adapter, Visit&& visit) {
   visit("lora_rank_pattern", rank_pattern);
   visit("lora_alpha_pattern", alpha_pattern);
   visit("modules_to_save", modules_to_save);
+  visit("scores", scores);
   visit("ensure_weight_tying", ensure_weight_tying);
 }
 

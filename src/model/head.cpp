@@ -61,10 +61,63 @@ void for_chunks(Builder& b, const Normed& n, const HeadParams& head, const Opera
   }
 }
 
+// Returns the score of each row, in fp32; it is 0 where there is no row.
+Operand scores_of(Builder& b, const Normed& n, const HeadParams& head) {
+  const Operand scores = b.emitter().tensor("scores", DType::F32, {b.tokens(), 1});
+  b.emitter().op("score", Gemm{.transpose_b = true},
+                 {read(n.normed), read(b.placement().weight(head.projection, 1)), write(scores)});
+  return flat(scores);
+}
+
 Operand losses_of(Builder& b, const Normed& n, const HeadParams& head, const BatchBuffers& batch) {
+  if (head.scores) return scores_of(b, n, head);
   const Operand losses = b.emitter().tensor("losses", DType::F32, {b.tokens()});
   for_chunks(b, n, head, batch.loss_targets, batch.loss_weights, losses, nullptr);
   return losses;
+}
+
+// Returns the losses of rows that weigh so much, and emits the gradients of the projection and, where it is not empty,
+// of what was normed.
+Operand losses_and_gradients(Builder& b, const Normed& n, const HeadParams& head, const BatchBuffers& batch,
+                             const Operand& weights, const Operand& dnormed) {
+  Emitter& e = b.emitter();
+  const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
+  const Operand projection = b.placement().weight(head.projection, 1);
+  const bool before = dnormed.shape.rank > 0;
+  if (before) e.op("clear_dnorm", Fill{}, {write(dnormed)});
+  const auto after = [&](int64_t begin, int64_t end, const Operand& gradient) {
+    if (before)
+      e.op_if(first_row(begin), "project.dx", Gemm{.alpha = head.logits_factor},
+              {gradient, read(projection), write(rows(dnormed, begin, end))});
+    if (!b.trainable(head.projection)) return;
+    Operand target = b.placement().gradient(head.projection, 1);
+    if (begin > 0) target = update(target);
+    e.op_if(first_row(begin), "project.dw",
+            Gemm{.transpose_a = true, .alpha = head.logits_factor, .addend = target.reads()},
+            with_result({gradient, read(rows(n.normed, begin, end))}, target));
+  };
+  for_chunks(b, n, head, batch.loss_targets, weights, losses, after);
+  return losses;
+}
+
+// Emits the same of scores whose derivatives are `weights`.
+void gradients_of_scores(Builder& b, const Normed& n, const HeadParams& head, const Operand& weights,
+                         const Operand& dnormed) {
+  Emitter& e = b.emitter();
+  Operand gradient = weights;
+  gradient.shape = {weights.shape.count(), 1};
+  gradient.row_stride = 1;
+  if (b.compute() != DType::F32) {
+    const Operand rounded = e.tensor("scores.gradient", b.compute(), gradient.shape);
+    e.op("round", Cast{}, {read(gradient), write(rounded)});
+    gradient = rounded;
+  }
+  if (dnormed.shape.rank > 0)
+    e.op("score.dx", Gemm{}, {read(gradient), read(b.placement().weight(head.projection, 1)), write(dnormed)});
+  if (!b.trainable(head.projection)) return;
+  const Operand target = b.placement().gradient(head.projection, 1);
+  e.op("score.dw", Gemm{.transpose_a = true, .addend = target.reads()},
+       with_result({read(gradient), read(n.normed)}, target));
 }
 
 }  // namespace
@@ -79,27 +132,14 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
   const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
   std::optional<RowWeights> weighed;
   if (weigh) weighed = weigh(losses_of(b, n, head, batch));
-  const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
-  const Operand projection = b.placement().weight(head.projection, 1);
+  Operand losses;
   // Where nothing before the projection is trained, nothing asks for the gradient of its input.
   const bool before = b.wants_gradient(x) || trains(b, head.norm);
-  Operand dnormed;
-  if (before) {
-    dnormed = e.tensor("dnorm", b.compute(), n.normed.shape);
-    e.op("clear_dnorm", Fill{}, {write(dnormed)});
-  }
-  const auto after = [&](int64_t begin, int64_t end, const Operand& gradient) {
-    if (before)
-      e.op_if(first_row(begin), "project.dx", Gemm{.alpha = head.logits_factor},
-              {gradient, read(projection), write(rows(dnormed, begin, end))});
-    if (!b.trainable(head.projection)) return;
-    Operand target = b.placement().gradient(head.projection, 1);
-    if (begin > 0) target = update(target);
-    e.op_if(first_row(begin), "project.dw",
-            Gemm{.transpose_a = true, .alpha = head.logits_factor, .addend = target.reads()},
-            with_result({gradient, read(rows(n.normed, begin, end))}, target));
-  };
-  for_chunks(b, n, head, batch.loss_targets, weighed ? weighed->weights : batch.loss_weights, losses, after);
+  const Operand dnormed = before ? e.tensor("dnorm", b.compute(), n.normed.shape) : Operand();
+  if (head.scores)
+    gradients_of_scores(b, n, head, weighed.value().weights, dnormed);
+  else
+    losses = losses_and_gradients(b, n, head, batch, weighed ? weighed->weights : batch.loss_weights, dnormed);
   e.op("loss", LossSum{accumulate},
        {read(weighed ? weighed->losses : losses), accumulate ? update(loss) : write(loss)});
 

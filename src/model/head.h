@@ -13,10 +13,11 @@ struct HeadParams {
   float logits_factor = 1, logits_cap = 0;
   bool fp32_logits = false;   // else they are of the products' dtype
   int64_t chunk_rows = 1024;  // decides results, as a weight gradient is summed chunk by chunk and rounded after each
+  bool scores = false;        // the projection has one row: a loss row has a score instead of logits
 };
 
 // Returns the cross-entropy of each of the pass's loss rows, [T] fp32: what its log-probability is with its sign
-// changed, times the batch's weight.
+// changed, times the batch's weight; or the score of each.
 Operand head_losses(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch);
 
 // Holds what an objective makes of the cross-entropies of rows: the weight of each row's gradient, and its part of the
@@ -27,7 +28,8 @@ struct RowWeights {
 
 // Writes the sum of the pass's losses to `loss` [1] fp32 (adding to what is there if `accumulate`), and emits the
 // gradients of norm and projection, where they are trained, and of x. With `weigh` the logits are made twice: it gets
-// what head_losses() returns, and says what rows weigh when their gradient is made.
+// what head_losses() returns, and says what rows weigh when their gradient is made. Of scores a row's weight is the
+// derivative of the step's loss by its score.
 void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
                             bool accumulate, const std::function<RowWeights(const Operand& losses)>& weigh = {});
 

@@ -21,7 +21,9 @@ ModelConfig config_of(const JsonObject& object, std::span<const Family> families
   std::vector<HfFamily> known;
   for (const Family& family : families) known.push_back(family.config);
   const HfConfig config = parse_hf_config(object, known);
-  return {.spec = families[config.family].spec(config, object),
+  ModelSpec spec = families[config.family].spec(config, object);
+  if (config.scores) spec.become_scorer();
+  return {.spec = std::move(spec),
           .end_tokens = config.eos,
           .dtype = config.dtype,
           .quantization = config.quantization,

@@ -37,7 +37,8 @@ class TableBuilder {
     }
     begin_group("head");
     table_.final_norm = norm("", model_.final_norm, model_.hidden);
-    table_.head = model_.tied ? table_.embedding : add(model_.head, {model_.vocabulary, model_.hidden}, true, false);
+    const int64_t rows = model_.scores ? 1 : model_.vocabulary;
+    table_.head = model_.tied ? table_.embedding : add(model_.head, {rows, model_.hidden}, true, false);
     return std::move(table_);
   }
 

@@ -103,6 +103,7 @@ struct ModelSpec {
   double embedding_factor = 1;        // times the embedding's rows, rounded to the products' dtype
   double logits_cap = 0;              // logits times the factor become cap tanh(x / cap); 0: they stay
   double logits_factor = 1;           // times the logits
+  bool scores = false;                // the head has one row, and gives a text a score instead of logits
   RopeAxes rope_axes{};               // which pairs turn by which axis of positions, where they have several
   TowerSpec tower{};
 
@@ -119,6 +120,15 @@ struct ModelSpec {
     if (layer < tower_layers()) return fmt::format("{}{}.", tower.layer_prefix, layer);
     return fmt::format("{}{}.", layer_prefix, layer - tower_layers());
   }
+  // Makes it a model of one score, as transformers' classes for sequence classification with one label have it.
+  void become_scorer() {
+    scores = true;
+    tied = false;
+    head = kScoreHead;
+    logits_factor = 1;
+    logits_cap = 0;
+  }
+  static constexpr const char* kScoreHead = "score.weight";
 };
 
 // Returns the model without its tower: the text model.

@@ -121,7 +121,7 @@ void visit_fields(R& tower, Visit&& visit) {
 template <RecordOf<ModelSpec> R, class Visit>
 void visit_fields(R& model, Visit&& visit) {
   auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, local_rope,
-         embedding_factor, logits_cap, logits_factor, rope_axes, tower, positions] = model;
+         embedding_factor, logits_cap, logits_factor, scores, rope_axes, tower, positions] = model;
   visit("architecture", architecture);
   visit("hidden_size", hidden);
   visit("vocab_size", vocabulary);
@@ -135,6 +135,7 @@ void visit_fields(R& model, Visit&& visit) {
   visit("embedding_factor", embedding_factor);
   visit("logits_cap", logits_cap);
   visit("logits_factor", logits_factor);
+  visit("scores", scores);
   visit("rope_axes", rope_axes);
   visit("tower", tower);
 }

@@ -28,4 +28,9 @@ PreferenceLoss preference_loss_from_name(std::string_view name) {
 }
 std::string_view name(PreferenceLoss loss) { return kLosses[static_cast<size_t>(loss)]; }
 
+std::string_view name(Reference reference) {
+  constexpr std::array<std::string_view, 3> kNames{"auto", "adapter", "model"};
+  return kNames[static_cast<size_t>(reference)];
+}
+
 }  // namespace snug

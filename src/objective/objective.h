@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/fields.h"
@@ -24,6 +25,11 @@ enum class PreferenceLoss : uint8_t { Sigmoid, Cdpo, Robust, Hinge, Ipo, Sigmoid
 PreferenceLoss preference_loss_from_name(std::string_view name);
 std::string_view name(PreferenceLoss loss);
 
+// Says whose log-probabilities a model's are set against: its own before the first step, without an adapter or with the
+// one that is continued, or another model's.
+enum class Reference : uint8_t { Auto, Adapter, Model };
+std::string_view name(Reference reference);
+
 struct ObjectiveOptions {
   ObjectiveKind kind = ObjectiveKind::Sft;
   PreferenceLoss preference_loss = PreferenceLoss::Sigmoid;  // dpo
@@ -31,13 +37,17 @@ struct ObjectiveOptions {
   double label_smoothing = 0;  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5
   double nll_weight = 0;       // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
   double simpo_gamma = 0.5;    // simpo: the margin between the two replies' rewards
-  bool adapted_reference = false;                       // the reference has the adapter that training begins with
+  Reference reference = Reference::Auto;                // dpo, kto
+  std::string reference_weights{};                      // of another model: what tells it from others
   double desirable_weight = 1, undesirable_weight = 1;  // kto: of replies of either kind
+  double center_coefficient = 0;                        // reward: weighs the square of a pair's sum of scores
 
   // Returns whether a sample is a pair of replies.
   bool pairs() const {
-    return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Orpo || kind == ObjectiveKind::SimPo;
+    return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Orpo || kind == ObjectiveKind::SimPo || scores();
   }
+  // Returns whether the model gives each reply a score, of its last token, instead of log-probabilities of all.
+  bool scores() const { return kind == ObjectiveKind::Reward; }
   // Returns whether log-probabilities count by their distance from a reference model's.
   bool has_reference() const { return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Kto; }
   // Returns whether what a row weighs follows from the log-probabilities of whole replies.
@@ -50,17 +60,19 @@ struct ObjectiveOptions {
 
 template <RecordOf<ObjectiveOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, adapted_reference, desirable_weight,
-         undesirable_weight] = options;
+  auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, reference, reference_weights,
+         desirable_weight, undesirable_weight, center_coefficient] = options;
   visit("objective", kind);
   visit("preference_loss", preference_loss);
   visit("beta", beta);
   visit("label_smoothing", label_smoothing);
   visit("nll_weight", nll_weight);
   visit("simpo_gamma", simpo_gamma);
-  visit("adapted_reference", adapted_reference);
+  visit("reference", reference);
+  visit("reference's weights", reference_weights);
   visit("desirable_weight", desirable_weight);
   visit("undesirable_weight", undesirable_weight);
+  visit("center_coefficient", center_coefficient);
 }
 
 }  // namespace snug

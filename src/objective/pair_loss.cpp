@@ -77,6 +77,11 @@ ReplyLoss kto_loss(const ObjectiveOptions& options, const ScoredReply& reply, bo
   return {weight * (1 - sigmoid(x)), -sign * weight * options.beta * slope(x)};
 }
 
+PairLoss score_loss(const ObjectiveOptions& options, double chosen, double rejected, double margin) {
+  const double x = chosen - rejected - margin, sum = chosen + rejected, centre = options.center_coefficient;
+  return {-log_sigmoid(x) + centre * sum * sum, 2 * centre * sum - sigmoid(-x), 2 * centre * sum + sigmoid(-x)};
+}
+
 double log_sigmoid(double x) { return x >= 0 ? -std::log1p(std::exp(-x)) : x - std::log1p(std::exp(x)); }
 
 double log_odds_ratio(const ScoredReply& chosen, const ScoredReply& rejected) {
@@ -89,7 +94,7 @@ double reward_of(const ObjectiveOptions& options, const ScoredReply& reply) {
 }
 
 PairLoss pair_loss(const ObjectiveOptions& options, const ScoredReply& chosen, const ScoredReply& rejected) {
-  check(options.pairs(), "a pair for the objective {}", name(options.kind));
+  check(options.pairs() && !options.scores(), "a pair for the objective {}", name(options.kind));
   if (options.kind == ObjectiveKind::Dpo) return dpo_loss(options, chosen, rejected);
   if (options.kind == ObjectiveKind::Orpo) return orpo_loss(options.beta, chosen, rejected);
   const double x = options.beta * (chosen.mean() - rejected.mean()) - options.simpo_gamma;

@@ -24,6 +24,10 @@ struct PairLoss {
 // Returns the loss of a pair, without the cross-entropy of nll_weight.
 PairLoss pair_loss(const ObjectiveOptions& options, const ScoredReply& chosen, const ScoredReply& rejected);
 
+// Returns the loss of reward, and its derivatives by the replies' scores. `margin` is by how much the chosen one's
+// should be greater.
+PairLoss score_loss(const ObjectiveOptions& options, double chosen, double rejected, double margin);
+
 // Holds the loss of a reply that is judged by itself, and its derivative by the reply's log-probability.
 struct ReplyLoss {
   double loss = 0, by_reply = 0;

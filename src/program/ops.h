@@ -489,6 +489,16 @@ struct AdamW {
   double rate = 1;  // by which the learning rate is multiplied
 };
 
+// Lion (Chen et al., arXiv:2302.06675) on gradient x clip factor: w = w (1 - lr decay) - lr sign(beta1 m + (1 - beta1)
+// g), then m = beta2 m + (1 - beta2) g; nothing is changed where the scalars say that norm or loss is not finite.   g r
+// [n], w rw [n] (fp32; or bf16, with lo), lo rw [n] int16 ? split, m rw [n] fp32, scalars r StepScalars. RuntimeScalars
+// has the learning rate.
+struct Lion {
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  bool split = false;
+  double rate = 1;  // by which the learning rate is multiplied
+};
+
 // ---- Host and disk --------------------------------------------------------------------------------------------------
 
 // Says what the CPU does to arena bytes, on the Host lane. The code that emits the op (plan/) sets its operands, and
@@ -531,7 +541,7 @@ using Attrs =
                  RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
                  LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
                  ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
-                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms>;
+                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

@@ -104,6 +104,7 @@ constexpr auto describe(const SumRanks&) { return describe_as("sum_ranks", "accu
 constexpr auto describe(const TreeSum&) { return describe_as("tree_sum", "count", "block", "scale"); }
 constexpr auto describe(const NormPartials&) { return describe_as("norm_partials"); }
 constexpr auto describe(const ClipFactor&) { return describe_as("clip_factor", "max_norm"); }
+constexpr auto describe(const Lion&) { return describe_as("lion", "beta1", "beta2", "weight_decay", "split", "rate"); }
 constexpr auto describe(const AdamW&) {
   return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "format", "seed", "stream", "first",
                      "rate");

@@ -22,8 +22,10 @@ struct KnownMetric {
   bool from_zero, smooth;
 };
 constexpr KnownMetric kKnown[] = {
-    {"loss", "Loss", "Mean over the loss tokens of a step, before its update.", false, true},
-    {"eval_loss", "Held-out loss", "Mean over the loss tokens of the validation data.", false, false},
+    {"loss", "Loss",
+     "Mean over what a step learns from, before its update: loss tokens, or pairs or replies that are judged.", false,
+     true},
+    {"eval_loss", "Held-out loss", "The same of the validation data.", false, false},
     {"grad_norm", "Gradient norm", "Of all trained parameters together, before clipping.", true, true},
     {"learning_rate", "Learning rate", "As the schedule has it at each step.", true, false},
     {"tokens_per_second", "Tokens per second", "Over all ranks.", true, true},

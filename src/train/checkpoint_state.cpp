@@ -28,6 +28,8 @@ nlohmann::ordered_json json_of(const CheckpointState& state) {
                               {"program_hash", hex(state.program_hash)},
                               {"fields", nlohmann::ordered_json::object()}};
   if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
+  if (state.best_metric != CheckpointState().best_metric) json["best_metric"] = state.best_metric;
+  if (state.evaluations_since_best > 0) json["evaluations_since_best"] = state.evaluations_since_best;
   for (const Field& field : state.fields)
     if (!field.is_default()) json["fields"][field.group][field.name] = field.value;
   return json;
@@ -90,6 +92,8 @@ CheckpointState parse_state(std::string_view text, const std::string& source) {
   state.program_hash = hash_in(fields, "program_hash");
   state.best_step = fields.integer("best_step", 0, kMost);
   if (fields.has("best_eval_loss")) state.best_eval_loss = fields.number("best_eval_loss", -kLargest, kLargest);
+  state.best_metric = fields.string("best_metric", state.best_metric);
+  state.evaluations_since_best = fields.integer("evaluations_since_best", 0, kMost, 0);
   state.fields = read_fields(ordered.contains("fields") ? ordered["fields"] : nullptr, fields);
   return state;
 }

@@ -13,9 +13,11 @@ namespace snug {
 struct CheckpointState {
   int64_t step = 0;
   Fields fields{};  // what decides the results (plan/lowering/fingerprint.h, and the data's): resuming compares them
-  uint64_t program_hash = 0;  // for readers only
-  std::optional<double> best_eval_loss{};
+  uint64_t program_hash = 0;               // for readers only
+  std::optional<double> best_eval_loss{};  // or whatever best_metric names
   int64_t best_step = 0;
+  std::string best_metric = "eval_loss";
+  int64_t evaluations_since_best = 0;
 };
 
 constexpr uint64_t kMaxStateFile = 1 << 20;  // bytes

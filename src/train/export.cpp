@@ -9,6 +9,18 @@
 namespace snug {
 namespace {
 
+// Makes a configuration one of transformers' class for sequence classification: it takes from id2label that there is
+// one label, and pools a text's last token that is not the one that fills up.
+void describe_scorer(nlohmann::ordered_json& json, const JobSpec& spec) {
+  const std::string& own = spec.model.architecture;
+  json["architectures"] = {own.substr(0, own.rfind("For")) + "ForSequenceClassification"};
+  json["id2label"] = {{"0", "LABEL_0"}};
+  json["label2id"] = {{"LABEL_0", 0}};
+  json.erase("num_labels");
+  if (spec.pad_token) json["pad_token_id"] = *spec.pad_token;
+  json["tie_word_embeddings"] = false;
+}
+
 // Returns the original config.json adapted to what was written: with its dtype, unless each tensor has the base's, with
 // the vocabulary and head that its adapter gave it, and without the base's quantisation.
 std::string written_config(const std::filesystem::path& path, const JobSpec& spec) {
@@ -25,6 +37,7 @@ std::string written_config(const std::filesystem::path& path, const JobSpec& spe
     if (!spec.model.tied && config->value("tie_word_embeddings", false)) (*config)["tie_word_embeddings"] = false;
   }
   text["vocab_size"] = spec.model.vocabulary;
+  if (spec.model.scores) describe_scorer(json, spec);
   return json.dump(2) + "\n";
 }
 

@@ -235,6 +235,9 @@ std::vector<std::string> export_gguf_adapter(const fs::path& model, const fs::pa
   const ModelConfig config = read_model_config(model);
   const GgufSizes sizes = gguf_sizes(config, model);
   const AdapterFiles files = open_adapter(adapter, config.spec.embedding, config.spec.head);
+  if (files.config.scores)
+    user_error("{}: is of a model that gives scores, expected one that gives logits: GGUF has no form for its head",
+               adapter.string());
   const std::vector<LoraPair> pairs = lora_pairs(files, sizes);
   const double alpha = pairs[0].target.scale * static_cast<double>(pairs[0].target.rank);
   GgufWriter writer;

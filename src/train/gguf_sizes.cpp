@@ -56,6 +56,9 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   const GgufArchitecture* kind = gguf_architecture_of(spec.architecture);
   if (!kind)
     user_error("{}: found a {}, expected a model of GGUF's {}", source, spec.architecture, gguf_architecture_names());
+  if (spec.scores)
+    user_error("{}: found a model that gives scores, expected one that gives logits: GGUF has no form for its head",
+               source);
   if (config.quantization)
     user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
   refuse_rope(spec.rope, *kind, source);

@@ -12,6 +12,7 @@ void KtoObjective::begin() {
 
 void KtoObjective::add_others(int64_t pass, const TensorView& losses) {
   for (const Scored& document : scored(pass, Half::Second, losses)) {
+    if (document.reply.tokens == 0) continue;
     others_sum_ += document.reply.log_probability - document.reply.reference;
     others_++;
   }

@@ -34,6 +34,9 @@ class References {
   std::vector<std::array<double, 2>> values_;
 };
 
+// Files of them have this extension.
+inline constexpr const char* kReferencesExtension = ".logps";
+
 // A file of them keeps each reply by the hash of its tokens and of which of them carry loss, so that it serves whatever
 // the order and number of the data, as long as the pairs are cut alike.
 //

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "train/kto_objective.h"
 #include "train/pair_objective.h"
+#include "train/reward_objective.h"
 
 namespace snug {
 
@@ -39,7 +40,7 @@ std::vector<StepObjective::Scored> StepObjective::scored(int64_t pass, Half part
         document.span = span;
         document.rank = static_cast<int>(rank);
         document.row = row;
-        document.reply.tokens = counted_labels(dataset_, span);
+        document.reply.tokens = options_.scores() ? 1 : counted_labels(dataset_, span);
         for (int64_t t = 0; t < document.reply.tokens; t++)
           document.reply.log_probability -= static_cast<double>(own[row++]);
         if (references_) document.reply.reference = references_->of(span.sample)[half_of(dataset_, span)];
@@ -92,6 +93,7 @@ int64_t StepObjective::known() const {
 
 std::unique_ptr<StepObjective> make_step_objective(const ObjectiveOptions& options, const Dataset& dataset,
                                                    const BlockStream& stream, References* references) {
+  if (options.scores()) return std::make_unique<RewardObjective>(options, dataset, stream, references);
   if (options.pairs()) return std::make_unique<PairObjective>(options, dataset, stream, references);
   check(options.kind == ObjectiveKind::Kto, "no step's objective is {}", name(options.kind));
   return std::make_unique<KtoObjective>(options, dataset, stream, references);

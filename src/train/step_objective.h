@@ -15,8 +15,8 @@ namespace snug {
 
 // Serves one stream of blocks. All ranks see the cross-entropies of all, and so have the same sums, in the order of the
 // data, however a step is cut. It refers to the stream, its data set and the references. One thread may use it at a
-// time. `losses` are the cross-entropies of every rank's loss rows in a pass of the step at which the stream stands,
-// [ranks, T] fp32.
+// time. `losses` are the cross-entropies of every rank's loss rows in a pass of the step at which the stream stands, or
+// the scores of its documents where these have scores, [ranks, T] fp32.
 class StepObjective {
  public:
   StepObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
@@ -38,6 +38,8 @@ class StepObjective {
   virtual double loss() const = 0;
   virtual NamedNumbers metrics() const = 0;
   std::vector<std::string> metric_names() const;
+  // Returns the scores of the pairs that were added, by sample, where the objective has any; NaN for others.
+  virtual std::vector<std::array<double, 2>> scores() const { return {}; }
 
   // Return which documents are learnt from, and which are scored before, if any.
   Half learnt() const { return scores_others() ? Half::First : Half::Both; }

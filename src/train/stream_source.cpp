@@ -8,7 +8,8 @@ StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selecti
                            const StepShape& shape, const RunLength& length, int rank,
                            const std::optional<ImageBatches>& images)
     : stream_(dataset, std::move(selection), packing, shape, length),
-      batcher_(dataset, shape.micro_batch, packing.sequence_length, images ? images->tower : TowerShape{}),
+      batcher_(dataset, shape.micro_batch, packing.sequence_length, packing.pools,
+               images ? images->tower : TowerShape{}),
       rank_(rank) {
   if (images) images_.emplace(dataset, *images);
 }

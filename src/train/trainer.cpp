@@ -37,10 +37,14 @@ class Due {
   Clock::time_point last_ = Clock::now();
 };
 
-// Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred.
+// Returns how often preferred replies had the higher reward, and by how much; empty where nothing is preferred to
+// anything.
 std::string preferences_text(const NamedNumbers& metrics, const std::string& prefix) {
-  const auto accuracy = number_of(metrics, prefix + "rewards/accuracies"),
-             margin = number_of(metrics, prefix + "rewards/margins");
+  const auto either = [&](const char* of_replies, const char* of_scores) {
+    const auto found = number_of(metrics, prefix + of_replies);
+    return found ? found : number_of(metrics, prefix + of_scores);
+  };
+  const auto accuracy = either("rewards/accuracies", "accuracy"), margin = either("rewards/margins", "margin");
   return accuracy && margin ? fmt::format("  accuracy {:.2f}  margin {:.3f}", *accuracy, *margin) : "";
 }
 
@@ -87,6 +91,12 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes,
   return result;
 }
 
+bool is_better_greater(std::string_view metric) {
+  constexpr std::string_view kGreater[] = {"accuracies",     "accuracy", "margins",    "margin",
+                                           "rewards/chosen", "logps/",   "mean_reward"};
+  return std::ranges::any_of(kGreater, [&](std::string_view word) { return metric.find(word) != metric.npos; });
+}
+
 std::vector<std::string> TrainerOptions::metric_names() const {
   std::vector<std::string> names;
   if (objective) names = objective->metric_names();
@@ -106,6 +116,7 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
   state_.fields = fields_of(session.spec());
   state_.fields.insert(state_.fields.end(), options_.fields.begin(), options_.fields.end());
   state_.program_hash = session.compiled().hash;
+  state_.best_metric = options_.best_metric;
   session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     loss_sum_ = views[0].as<float>()[0];
     scalars_ = *step_scalars(views[1]);
@@ -125,9 +136,13 @@ void Trainer::restore() {
         "a step is cut otherwise than in the checkpoint ({}): the data are the same, sums go in another order",
         fmt::join(cut, ", ")));
   const auto validation = changed(kValidationFields);
-  if (validation.empty()) {
+  if (validation.empty() && saved.best_metric == options_.best_metric) {
     state_.best_eval_loss = saved.best_eval_loss;
     state_.best_step = saved.best_step;
+    state_.evaluations_since_best = saved.evaluations_since_best;
+  } else if (validation.empty() && saved.best_eval_loss) {
+    say(fmt::format("the best step so far, {}, was that by {}, and counts no more: best_metric is {}", saved.best_step,
+                    saved.best_metric, options_.best_metric));
   } else if (saved.best_eval_loss) {
     say(fmt::format("other samples are held out ({}): the best step so far, {}, counts no more",
                     fmt::join(validation, ", "), saved.best_step));
@@ -159,7 +174,8 @@ Ending Trainer::run() {
     session_.start_trace(kTracedSteps);
   }
   begun_ = Clock::now();
-  for (int64_t number = first; number <= options_.steps && ending == Ending::Done; number++) {
+  bool over = stops_early();
+  for (int64_t number = first; number <= options_.steps && ending == Ending::Done && !over; number++) {
     do_step(number);
     state_.step = number;
     const bool last = number == options_.steps;
@@ -176,6 +192,7 @@ Ending Trainer::run() {
       begun_ = Clock::now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
+    over = stops_early();
     if (files) {
       files->append(metrics_);
       nlohmann::ordered_json event{{"event", "step"}};
@@ -197,12 +214,15 @@ Ending Trainer::run() {
     const int64_t left_to_trace = first + kTracedSteps - 1 - number;
     if (!options_.trace.empty() && (left_to_trace == 0 || (left_to_trace > 0 && (last || (due & kStop)))))
       session_.write_trace(trace_path());
-    if (last || best || (due & (kSave | kStop))) {
+    if (last || over || best || (due & (kSave | kStop))) {
       save_now(number);
       saved = number;
       begun_ = Clock::now();
     }
   }
+  if (reports && over)
+    options_.log(fmt::format("early_stopping: {} evaluations brought no better {} than that of step {}",
+                             state_.evaluations_since_best, options_.best_metric, state_.best_step));
   check(saved == state_.step, "step {} was trained, the last checkpoint is of step {}", state_.step, saved);
   return ending;
 }
@@ -339,10 +359,19 @@ void Trainer::evaluate_now() {
   const EvaluationResult result = evaluate(session_, *validation_, validation_passes_, options_.validation_objective);
   metrics_.eval_loss = result.loss;
   for (const auto& [name, value] : result.metrics) metrics_.others.emplace_back("eval_" + name, value);
-  if (std::isfinite(result.loss) && (!state_.best_eval_loss || result.loss < *state_.best_eval_loss)) {
-    state_.best_eval_loss = result.loss;
+  const bool by_loss = options_.best_metric == "eval_loss";
+  const double value = by_loss ? result.loss : number_of(metrics_.others, options_.best_metric).value();
+  const double sign = is_better_greater(options_.best_metric) ? -1 : 1;
+  state_.evaluations_since_best++;
+  if (std::isfinite(value) && (!state_.best_eval_loss || sign * value < sign * *state_.best_eval_loss)) {
+    state_.best_eval_loss = value;
     state_.best_step = state_.step;
+    state_.evaluations_since_best = 0;
   }
+}
+
+bool Trainer::stops_early() const {
+  return options_.early_stopping > 0 && state_.evaluations_since_best >= options_.early_stopping;
 }
 
 // Returns, on rank 0, whether another process has the run's directory by now.

@@ -59,6 +59,8 @@ struct TrainerOptions {
   int64_t steps = 0;
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
+  std::string best_metric = "eval_loss";  // of what is held out: it says which step is the best
+  int64_t early_stopping = 0;             // the run ends after so many evaluations without a better one; 0: none
   MetricsFormats metrics_formats;
   // Called by rank 0 with {"event": "step", ...} after a step, as metrics.jsonl has it, and with "checkpoint" when one
   // is on disk.
@@ -98,6 +100,10 @@ constexpr const char* kNonFiniteWeight = "the search for a weight that is not fi
 
 enum class Ending : uint8_t { Done, Interrupted };
 
+// Returns whether a metric of what is held out is better where it is greater: rewards, their margins and accuracies
+// are, and log-probabilities; losses and distances are not.
+bool is_better_greater(std::string_view metric);
+
 class Trainer {
  public:
   // `validation` may be null; then nothing is evaluated. The session must be loaded.
@@ -115,7 +121,7 @@ class Trainer {
   // Return the last step that was done, and its loss if it was done here.
   int64_t step() const { return state_.step; }
   std::optional<double> loss() const { return metrics_.step > 0 ? std::optional(metrics_.loss) : std::nullopt; }
-  // Returns the step with the least held-out loss, and that loss, if any was evaluated.
+  // Returns the step with the best held-out loss or other metric, and that number, if any was evaluated.
   std::optional<std::pair<int64_t, double>> best() const {
     return state_.best_eval_loss ? std::optional(std::pair(state_.best_step, *state_.best_eval_loss)) : std::nullopt;
   }
@@ -126,6 +132,7 @@ class Trainer {
   void run_passes(const RuntimeScalars& runtime);
   void refuse_non_finite(int64_t number);
   void evaluate_now();
+  bool stops_early() const;
   void save_now(int64_t number);
   bool is_lost();
   [[noreturn]] void refuse_lost() const;

@@ -237,10 +237,10 @@ std::string model_of(const Translator& t) { return t.has("model") ? t.value_of("
 void finish_reference(Translator& t) {
   const Setting *model = t.held("reference"), *adapter = t.held("reference_adapter");
   const bool same = !model || is_off(model->value) || yaml_text(model->value) == model_of(t);
-  if (model)
-    t.judge(*model, same ? Mark::Same : Mark::Refused,
-            same ? "the model as it is before the first step"
-                 : "the reference is the model as it is before the first step; another is not supported yet");
+  if (model && same)
+    t.judge(*model, Mark::Same, "the model as it is before the first step");
+  else if (model)
+    t.put("reference", yaml_text(model->value), *model);
   if (!adapter) return;
   if (is_off(adapter->value))
     t.judge(*adapter, Mark::Same, "none");
@@ -259,7 +259,9 @@ void remark_on_objective(Translator& t, const std::string& objective) {
     t.remark("the cross-entropy of orpo is of prompt and reply in TRL, of the chosen reply here");
   if (objective == "kto")
     t.remark(
-        "kto sets a step's replies against the others' prompts, once a step; theirs does so in each pass of each rank");
+        "kto takes a step's distance from the reference, once a step, of the replies that come next in the data; "
+        "theirs "
+        "takes it in each pass of each rank, of that pass's replies");
   if (t.learns_pairs())
     t.remark(t.has("long_samples") && t.value_of("long_samples") == "drop"
                  ? "a pair is left out where both halves together are too long here, where either is there"

@@ -39,11 +39,25 @@ int bits_of(std::string_view optimizer) {
   return word.find("8bit") != std::string::npos ? 8 : 32;
 }
 
+bool is_lion(const std::string& optimizer) {
+  const std::string word = lower_case(optimizer);
+  return word == "lion" || word == "lion_32bit" || word == "paged_lion_32bit" || word == "lion_pytorch";
+}
+
+// Theirs hands AdamW's numbers to Lion, where nothing says others; DeepSpeed has Lion's.
+void put_lion(Translator& t, const Setting& setting, bool with_adams_numbers) {
+  t.put("optimizer", "lion", setting);
+  if (with_adams_numbers && !t.has("beta2"))
+    t.put("beta2", "0.999", setting, Mark::Same, "with AdamW's beta2 of 0.999");
+}
+
 void finish_one_optimizer(Translator& t, const char* name) {
   for (const Setting* setting : t.all_held(name)) {
     const int bits = bits_of(setting->value);
     if (setting->value.empty())
       t.judge(*setting, Mark::Same, "nothing stands there");
+    else if (is_lion(setting->value))
+      put_lion(t, *setting, name == std::string_view("optimizer"));
     else if (bits == 8)
       t.put("state_format", "8bit", *setting, Mark::Changed, "moments are codes of 8 bits in blocks of snug's own");
     else if (bits == 16)

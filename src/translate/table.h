@@ -74,7 +74,7 @@ inline constexpr std::string_view kParallel =
 inline constexpr std::string_view kAdapterKind = "snug trains plain LoRA; without this option it is translated as that";
 inline constexpr std::string_view kLoss = "snug trains on plain cross-entropy";
 inline constexpr std::string_view kOptimizer =
-    "snug has AdamW; state_format: 8bit keeps its moments in 2 bytes a parameter";
+    "snug has AdamW and Lion; state_format: 8bit keeps AdamW's moments in 2 bytes a parameter";
 inline constexpr std::string_view kSchedule = "snug's schedules are constant, linear and cosine";
 inline constexpr std::string_view kObjective = "snug's objectives are sft, dpo, orpo, simpo and kto";
 inline constexpr std::string_view kTail = "every token of a reply counts alike";

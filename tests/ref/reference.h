@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "ref/activation_slope.h"
 #include "ref/dora.h"
 #include "ref/layer_norm.h"
 #include "ref/quantize.h"
@@ -13,23 +14,6 @@
 #include "ref/update.h"
 
 namespace snug::ref {
-
-// The derivative of a soft cap, from the capped value.
-inline double cap_slope(double y, double cap) { return cap > 0 ? 1 - y / cap * (y / cap) : 1; }
-
-// The activation's derivative.
-inline double activation_slope(Activation activation, double x) {
-  const double s = 1 / (1 + std::exp(-x));
-  if (activation == Activation::Silu) return s * (1 + x * (1 - s));
-  if (activation == Activation::GeluQuick) {
-    const double q = 1 / (1 + std::exp(-1.702 * x));
-    return q * (1 + 1.702 * x * (1 - q));
-  }
-  if (activation == Activation::ReluSquared) return x < 0 ? 0 : 2 * x;
-  if (activation == Activation::Gelu) return normal(x) + x * normal_density(x);
-  const double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
-  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
-}
 
 // Computes what an op writes; one call operator a kind. Operands stand in ops.h's order, without scratch.
 class Reference {
@@ -475,6 +459,20 @@ class Reference {
     for (int64_t i = 0; i < w.shape.count(); i++) {
       const double before = op.split ? join(w[i], o_[2][i]) : w[i];
       const double x = adamw_step<double>(op, facts_, before, o_[0][i] * o_.back()[1], m[i], v[i]);
+      if (op.split)
+        split(x, w[i], o_[2][i]);
+      else
+        w[i] = x;
+    }
+  }
+
+  void operator()(const Lion& op) {
+    const size_t lo = op.split ? 1 : 0;
+    Tensor &w = o_[1], &m = o_[2 + lo];
+    if (o_.back()[2] == 0) return;
+    for (int64_t i = 0; i < w.shape.count(); i++) {
+      const double before = op.split ? join(w[i], o_[2][i]) : w[i];
+      const double x = lion_step(op, facts_, before, o_[0][i] * o_.back()[1], m[i]);
       if (op.split)
         split(x, w[i], o_[2][i]);
       else

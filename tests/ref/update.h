@@ -25,6 +25,14 @@ T adamw_step(const AdamW& op, const RuntimeScalars& runtime, T w, T g, T& m, T& 
          rounded(-runtime.learning_rate / (1 - std::pow(op.beta1, step))) * m / root;
 }
 
+// One step of Lion of one element, as its authors' code has it; m is brought forward.
+inline double lion_step(const Lion& op, const RuntimeScalars& runtime, double w, double g, double& m) {
+  const double blend = op.beta1 * m + (1 - op.beta1) * g;
+  m = op.beta2 * m + (1 - op.beta2) * g;
+  const double sign = blend > 0 ? 1 : blend < 0 ? -1 : 0;
+  return w * (1 - runtime.learning_rate * op.weight_decay) - runtime.learning_rate * sign;
+}
+
 // The two bf16 numbers next to x are chosen by where x lies between them: with `random` of 65536 equal chances.
 inline double stochastic_bf16(float x, uint32_t random) {
   if (!std::isfinite(x)) return static_cast<double>(x);

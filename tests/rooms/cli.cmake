@@ -10,6 +10,7 @@ foreach(name
         cli_owner_test
         cli_plan_test
         cli_preferences_test
+        cli_reward_test
         cli_report_test
         cli_tokens_test
         cli_use_test

@@ -18,6 +18,8 @@ set_tests_properties(arrangement_test use_ranks_test exact_test fit_test PROPERT
 snug_test(lower_test ROOMS train)
 snug_test(checkpoint_test ROOMS train)
 snug_test(pairs_test ROOMS train)
+snug_test(reward_test ROOMS train)
+snug_test(lion_test ROOMS train)
 snug_test(fingerprint_test ROOMS train)
 snug_test(gguf_export_test ROOMS train)
 snug_test(smollm2_test ROOMS cli)

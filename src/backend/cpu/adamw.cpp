@@ -8,7 +8,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
-#include "backend/master.h"
+#include "backend/cpu/weights.h"
 #include "base/rng.h"
 #include "base/rounding.h"
 #include "tensor/codebook.h"
@@ -30,22 +30,7 @@ inline float step(const AdamWScalars& s, float w, float g, float& m, float& v) {
   return w * s.keep + s.rate_of_mean * m / root;
 }
 
-// Gives a tensor's weights as fp32, and stores them with the random bits of an element.
-struct PlainWeight {
-  static constexpr bool kRandom = false;
-  float* w;
-  float load(int64_t i) const { return w[i]; }
-  void store(int64_t i, float x, uint32_t) const { w[i] = x; }
-};
-
-struct SplitWeight {
-  static constexpr bool kRandom = false;
-  BFloat16* hi;
-  int16_t* lo;
-  float load(int64_t i) const { return join(hi[i], lo[i]); }
-  void store(int64_t i, float x, uint32_t) const { split(x, hi[i], lo[i]); }
-};
-
+// Gives a tensor's weights as fp32, and stores them rounded by the random bits of an element.
 struct RoundedWeight {
   static constexpr bool kRandom = true;
   BFloat16* w;

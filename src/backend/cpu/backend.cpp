@@ -76,6 +76,7 @@ struct Bind {
   Launch operator()(const NormPartials&) const { return cpu::bind_norm_partials(operands); }
   Launch operator()(const ClipFactor& a) const { return cpu::bind_clip_factor(a, operands); }
   Launch operator()(const AdamW& a) const { return cpu::bind_adamw(a, operands); }
+  Launch operator()(const Lion& a) const { return cpu::bind_lion(a, operands); }
   Launch operator()(const HostTask&) const { return refuse(); }
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }

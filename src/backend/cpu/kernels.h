@@ -61,5 +61,6 @@ Launch bind_tree_sum(const TreeSum& sum, Operands operands);
 Launch bind_clip_factor(const ClipFactor& clip, Operands operands);
 
 Launch bind_adamw(const AdamW& adamw, Operands operands);
+Launch bind_lion(const Lion& lion, Operands operands);
 
 }  // namespace snug::cpu

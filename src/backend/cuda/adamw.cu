@@ -1,6 +1,5 @@
 // Computes AdamW, element by element with the operations and roundings of cpu/adamw.cpp, so that both give equal bits.
 #include "backend/cuda/adamw.cuh"
-#include "backend/master.h"
 
 namespace snug::cuda {
 namespace {
@@ -58,64 +57,6 @@ __device__ Numbers step(const Scalars& s, Pack<float, N>& w, const Pack<float, N
   }
   return zero ? Numbers::Zero : Numbers::Any;
 }
-
-// Loads a tensor's weights, and stores them from fp32.
-struct PlainWeight {
-  float* w;
-  template <int N>
-  __device__ Raw<float, N> fetch(int64_t i) const {
-    Raw<float, N> raw;
-    raw.fetch(w + i);
-    return raw;
-  }
-  template <int N>
-  __device__ void store(int64_t i, const Pack<float, N>& x) const {
-    save<N>(w + i, x);
-  }
-};
-
-struct SplitWeight {
-  BFloat16* hi;
-  int16_t* lo;
-  template <int N>
-  struct Joined {
-    Raw<BFloat16, N> high;
-    Raw<int16_t, N> low;
-    __device__ Pack<float, N> floats() const {
-      Pack<float, N> x;
-#pragma unroll
-      for (int k = 0; k < N; k++) x[k] = join(high[k], low[k]);
-      return x;
-    }
-  };
-  template <int N>
-  __device__ Joined<N> fetch(int64_t i) const {
-    Joined<N> raw;
-    raw.high.fetch(hi + i);
-    raw.low.fetch(lo + i);
-    return raw;
-  }
-  template <int N>
-  __device__ void store(int64_t i, const Pack<float, N>& x) const {
-    if constexpr (N > 1)
-      if (all_finite(x)) {
-        Pack<uint32_t, N> bits, rounded;
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-          bits[k] = __float_as_uint(x[k]);
-          rounded[k] = bits[k] + 0x8000u;
-        }
-        save_halves<true>(hi + i, rounded);
-        return save_halves<false>(lo + i, bits);
-      }
-    Pack<BFloat16, N> high;
-    Pack<int16_t, N> low;
-#pragma unroll
-    for (int k = 0; k < N; k++) split(x[k], high[k], low[k]);
-    save<N>(hi + i, high);
-    save<N>(lo + i, low);
-  }
-};
 
 // Loads a tensor's m and v, and stores them from fp32 with the random bits of an element. `finite` says that all are.
 template <class X>

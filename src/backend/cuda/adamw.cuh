@@ -3,6 +3,7 @@
 
 #include "backend/adamw_scalars.h"
 #include "backend/cuda/device.cuh"
+#include "backend/master.h"
 #include "tensor/step_scalars.h"
 
 namespace snug::cuda {
@@ -55,6 +56,64 @@ __device__ void save_stochastic(BFloat16* to, const Pack<float, N>& x, const Bit
   for (int k = 0; k < N; k++) store_stochastic(rounded[k], x[k], bits(k));
   save<N>(to, rounded);
 }
+
+// Loads a tensor's weights, and stores them from fp32.
+struct PlainWeight {
+  float* w;
+  template <int N>
+  __device__ Raw<float, N> fetch(int64_t i) const {
+    Raw<float, N> raw;
+    raw.fetch(w + i);
+    return raw;
+  }
+  template <int N>
+  __device__ void store(int64_t i, const Pack<float, N>& x) const {
+    save<N>(w + i, x);
+  }
+};
+
+struct SplitWeight {
+  BFloat16* hi;
+  int16_t* lo;
+  template <int N>
+  struct Joined {
+    Raw<BFloat16, N> high;
+    Raw<int16_t, N> low;
+    __device__ Pack<float, N> floats() const {
+      Pack<float, N> x;
+#pragma unroll
+      for (int k = 0; k < N; k++) x[k] = join(high[k], low[k]);
+      return x;
+    }
+  };
+  template <int N>
+  __device__ Joined<N> fetch(int64_t i) const {
+    Joined<N> raw;
+    raw.high.fetch(hi + i);
+    raw.low.fetch(lo + i);
+    return raw;
+  }
+  template <int N>
+  __device__ void store(int64_t i, const Pack<float, N>& x) const {
+    if constexpr (N > 1)
+      if (all_finite(x)) {
+        Pack<uint32_t, N> bits, rounded;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+          bits[k] = __float_as_uint(x[k]);
+          rounded[k] = bits[k] + 0x8000u;
+        }
+        save_halves<true>(hi + i, rounded);
+        return save_halves<false>(lo + i, bits);
+      }
+    Pack<BFloat16, N> high;
+    Pack<int16_t, N> low;
+#pragma unroll
+    for (int k = 0; k < N; k++) split(x[k], high[k], low[k]);
+    save<N>(hi + i, high);
+    save<N>(lo + i, low);
+  }
+};
 
 // Holds the operands of AdamW's step of one tensor.
 struct BoundAdamW {

@@ -87,6 +87,7 @@ struct Bind {
   Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(operands, stream); }
   Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
   Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
+  Launch operator()(const Lion& a) const { return cuda::bind_lion(a, operands, stream); }
   Launch operator()(const AllGather&) const { return refuse(); }  // of one rank only
   Launch operator()(const Exchange&) const { return refuse(); }
   Launch operator()(const HostTask&) const { return refuse(); }

@@ -115,8 +115,8 @@ class StepPricing {
   // Returns the lane that the op keeps at work. Updates and sums beside a walk compute, though they are on the lane of
   // what they wait for.
   static Lane worker(const Op& op) {
-    const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs) ||
-                          std::holds_alternative<NormPartials>(op.attrs);
+    const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<Lion>(op.attrs) ||
+                          std::holds_alternative<SumRanks>(op.attrs) || std::holds_alternative<NormPartials>(op.attrs);
     return computes ? Lane::Compute : op.lane;
   }
 

@@ -110,6 +110,10 @@ std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, boo
   const DType moment = numerics_.state == StateFormat::Fp32   ? DType::F32
                        : numerics_.state == StateFormat::Bf16 ? DType::BF16
                                                               : DType::U8;
+  if (numerics_.optimizer == Optimizer::Lion) {
+    states.push_back(allocator.state("first_moment", DType::F32));
+    return states;
+  }
   for (const std::string_view name : {"first_moment", "second_moment"})
     states.push_back(allocator.state(std::string(name), moment));
   for (const std::string_view name : {"first_moment_scales", "second_moment_scales"})

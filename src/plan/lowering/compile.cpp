@@ -171,7 +171,7 @@ class Compiler {
   }
 
   void lower_scorings() {
-    if (!spec_.objective.has_reference()) return;
+    if (!spec_.objective.has_reference() || spec_.objective.reference == Reference::Model) return;
     in_all_shapes([&] { lower_scoring(job_, add(Task::Score), spec_.cut, shape_); });
   }
 

@@ -29,6 +29,7 @@ struct JobSpec {
   std::optional<SavedState> saved;      // Train: what is restored; without it, what this rank would save
   bool evaluate = false;                // Train: evaluation between steps
   int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together; cut.patches: of its images
+  std::optional<int64_t> pad_token{};   // of a model that gives scores, where it is written
   std::optional<DType> export_dtype{};  // of a whole model that is written; nothing: each tensor's in the sources
 };
 

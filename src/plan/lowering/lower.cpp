@@ -86,7 +86,8 @@ HeadParams head_params(const JobContext& job) {
           static_cast<float>(job.model.logits_factor),
           static_cast<float>(job.model.logits_cap),
           job.objective.weighs_rows(),
-          job.numerics.logits_chunk_rows};
+          job.numerics.logits_chunk_rows,
+          job.model.scores};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
@@ -225,7 +226,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
 }
 
 void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
-  lower_forward(job, program, cut, shape, job.objective.adapted_reference,
+  lower_forward(job, program, cut, shape, job.objective.reference == Reference::Adapter,
                 [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) { take_scores(job, e, b, x, batch); });
 }
 

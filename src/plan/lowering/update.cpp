@@ -285,6 +285,18 @@ Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
 void GroupUpdates::update_tile(const Tile& tile) {
   const Numerics& n = job_.numerics;
   const ParamSpec& param = job_.table[tile.run->first];
+  emitter_.scope("update." + param.name);
+  if (n.optimizer == Optimizer::Lion)
+    emitter_.op("lion", Lion{n.beta1, n.beta2, param.decay ? n.weight_decay : 0.0, n.split_master(), param.rate},
+                tile.operands, tile.lane);
+  else
+    emitter_.op("adamw", adamw_of(tile), tile.operands, tile.lane);
+  for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
+}
+
+AdamW GroupUpdates::adamw_of(const Tile& tile) const {
+  const Numerics& n = job_.numerics;
+  const ParamSpec& param = job_.table[tile.run->first];
   AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
   adamw.rate = param.rate;
   if (n.state != StateFormat::Fp32) {
@@ -292,9 +304,7 @@ void GroupUpdates::update_tile(const Tile& tile) {
     adamw.stream = static_cast<uint32_t>(tile.run->first);
     adamw.first = static_cast<uint64_t>(tile.span.begin - tile.run->span.begin);
   }
-  emitter_.scope("update." + param.name);
-  emitter_.op("adamw", adamw, tile.operands, tile.lane);
-  for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
+  return adamw;
 }
 
 // Gathers the weights where this rank has updated only a part of those that it holds.

@@ -73,6 +73,7 @@ class GroupUpdates {
   void fetch_tile(Tile& tile);
   Operand fetch_weights(const Tile& tile, const Span& span);
   void update_tile(const Tile& tile);
+  AdamW adamw_of(const Tile& tile) const;
   void allgather_weights(int group);
 
   const JobContext& job_;

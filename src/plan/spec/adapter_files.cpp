@@ -144,7 +144,9 @@ AdapterFiles open_adapter(const std::filesystem::path& directory, std::string em
 }
 
 void fit_to_adapter(ModelSpec& model, const AdapterFiles& files) {
-  const std::optional<int64_t> embedding = rows_of(files, files.embedding), head = rows_of(files, files.head);
+  const std::optional<int64_t> embedding = rows_of(files, files.embedding);
+  std::optional<int64_t> head;
+  if (!model.scores) head = rows_of(files, files.head);
   const int64_t base = model.vocabulary;
   if (model.tied && is_parted(files)) model.tied = false;
   const int64_t rows = embedding.value_or(model.tied ? head.value_or(base) : base);

@@ -25,6 +25,8 @@ int Cut::shape_for(int64_t count, int64_t patch_count) const {
   return of_patches * token_shapes() + of_tokens;
 }
 
+std::string_view name(Optimizer optimizer) { return optimizer == Optimizer::AdamW ? "adamw" : "lion"; }
+
 std::string_view name(Recompute recompute) {
   constexpr std::array<std::string_view, 4> kNames{"none", "mlp", "attention", "block"};
   return kNames[static_cast<size_t>(recompute)];

@@ -13,6 +13,9 @@
 
 namespace snug {
 
+enum class Optimizer : uint8_t { AdamW, Lion };
+std::string_view name(Optimizer optimizer);
+
 struct Numerics {
   DType compute = DType::BF16;  // of products and activations: BF16 or F32
   bool fp8_products = false;    // of linears; frozen ones are kept in Fp8 then, and compute is BF16
@@ -25,8 +28,9 @@ struct Numerics {
   int64_t logits_chunk_rows = 1024;   // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
-  StateFormat state = StateFormat::Fp32;  // Bit8 with BF16 products only
-  uint64_t seed = 42;                     // of dropout and stochastic rounding
+  StateFormat state = StateFormat::Fp32;   // Bit8 with BF16 products only
+  uint64_t seed = 42;                      // of dropout and stochastic rounding
+  Optimizer optimizer = Optimizer::AdamW;  // Lion with state in Fp32 only
 
   bool quantized_base() const { return base_format != BaseFormat::Plain; }
   // Returns the dtype of gradients, which is the products'. Trainable weights are fp32 in value: plain where products

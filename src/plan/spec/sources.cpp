@@ -18,31 +18,16 @@
 #include "format/peft_tensors.h"
 #include "model/multimodal.h"
 #include "plan/spec/adapter_files.h"
+#include "plan/spec/fills.h"
 #include "plan/spec/initial_file.h"
 
 namespace snug {
 namespace {
 
-// This is transformers' default of `initializer_range` for these families.
-constexpr float kInitialDeviation = 0.02f;
-
 // Adapters draw from random streams from this number on.
 constexpr uint32_t kAdapterStreams = 1u << 31;
 
-// Fills a parameter as the model's authors draw it: weights normal, gains one, biases zero.
-RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
-  if (param.shape.rank == 2) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
-  return {Distribution::Constant, param.initial, seed, stream, 0};
-}
-
-// Fills an adapter as PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero. Norms of rows have not
-// changed; what they begin with is not drawn but computed of the weight.
-RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
-  if (param.name.ends_with(".lora_A.weight"))
-    return {Distribution::Uniform, 1.0f / std::sqrt(static_cast<float>(param.shape.cols())), seed, stream, 0};
-  return {Distribution::Constant, 0.0f, seed, stream, 0};
-}
-
+constexpr std::string_view kTextHead = "the head that gives logits, which a model that gives scores does not have";
 constexpr std::string_view kBesideCodes = "what a quantised model has beside its weights";
 
 // Returns stored numbers as the bits of fp32.
@@ -81,6 +66,8 @@ class Finder {
         sources_.params.push_back(initial_place());
       else if (param.adapter)
         sources_.params.push_back(adapter_fill(param, request_.seed, stream));
+      else if (is_drawn(model, param))
+        sources_.params.push_back(model_fill(param, request_.seed, stream));
       else if (model)
         sources_.params.push_back(place(*model, model_base, param, "config.json"));
       else if (sources_.assumed)
@@ -99,6 +86,17 @@ class Finder {
   }
 
  private:
+  bool is_scorer() const { return table_.head_tensor == ModelSpec::kScoreHead; }
+
+  // Returns whether a parameter of the model is drawn, as its files have none.
+  bool is_drawn(const std::optional<SafetensorsIndex>& model, const ParamSpec& param) const {
+    if (param.name != ModelSpec::kScoreHead || (model && model->find(param.name))) return false;
+    if (!request_.draws_head && model)
+      user_error("{}: found no tensor '{}', expected a model that gives scores, or the adapter of one (--adapter)",
+                 model->files()[0].string(), param.name);
+    return request_.draws_head;
+  }
+
   // Returns the dtype of the model's own tensor, whether or not an adapter replaces it.
   std::optional<DType> own_dtype(const std::optional<SafetensorsIndex>& model, const ParamSpec& param) const {
     if (param.adapter) return std::nullopt;
@@ -226,7 +224,7 @@ class Finder {
         user_error("{}: found tensor '{}', which {} has no place for", index.files()[entry.file].string(), entry.name,
                    config);
       passed[kind].push_back(entry.name);
-      if (kind != kBesideCodes) add_extra(entry, base);
+      if (kind != kBesideCodes && kind != kTextHead) add_extra(entry, base);
     }
     for (const auto& [tensor, where] : index.absent()) passed["named by the index alone"].push_back(tensor);
     for (const auto& [kind, names] : passed)
@@ -239,6 +237,7 @@ class Finder {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
     if (name.starts_with("v_head.")) return "a head that gives values, of reinforcement learning";
     if (name.ends_with(".attn.masked_bias") || name.ends_with(".self_attn.masked_bias")) return "a mask of attention";
+    if (is_scorer() && name == "lm_head.weight") return kTextHead;
     if (is_head(name) && table_.tied()) return "the head, which is the embedding";
     if (is_multimodal() && !is_of_text_model(name)) return "what a multimodal model has beside its text model";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
@@ -489,7 +488,7 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
     }
     return "";
   }
-  const bool has_head = table.tied() || index.find(table.head_tensor);
+  const bool has_head = table.tied() || table.head_tensor == ModelSpec::kScoreHead || index.find(table.head_tensor);
   if (!has_head || index.find(embedding) || !index.find(without_prefix(embedding))) return "";
   for (ParamSpec& param : table.params)
     if (!param.adapter) param.stored.tensor = without_prefix(param.stored.tensor);

@@ -1,0 +1,29 @@
+// Another model that serves as a reference: it scores the data before a run has a session of its own.
+#pragma once
+
+#include "cli/corpus.h"
+#include "cli/job.h"
+#include "train/score_references.h"
+
+namespace snug {
+
+// Returns the job of the model that --reference names, which evaluates with the options of the run. Throws UserError
+// unless it is a model of the same vocabulary.
+JobSpec reference_job(const Options& options, const ModelSpec& model);
+
+// Plans it for here and now; nothing where --reference names no model. Throws CapacityError if it does not fit.
+std::optional<Planned> plan_reference(const JobSpec& spec, const Options& options, Comm* launched);
+
+// Names the samples of a data set and how they become blocks.
+struct ReferencedSamples {
+  const Dataset& dataset;
+  const std::vector<uint32_t>& samples;
+  References& references;
+};
+
+// Scores the samples of which the references are not known, with a session of the planned job that is gone afterwards.
+// All ranks call it, and know as much before and after.
+ScoredPasses score_by_another(const Planned& planned, const Options& options, int rank, int place, Comm* comm,
+                              std::span<const ReferencedSamples> all, const ReferenceOptions& reference);
+
+}  // namespace snug
