@@ -417,7 +417,11 @@ constexpr OtherName kNames[] = {
     // ---- Of later versions
     {"label_smoothing_factor", "", kLater},
     {"reward_model", "", kLater},
-    {"freeze_vision_tower", "", kLater},
+    {"freeze_multi_modal_projector", "freeze_projector", ""},
+    {"tune_mm_vision", "freeze_vision_tower", "the other way round: freeze-vision-tower false trains it"},
+    {"tune_mm_mlp", "freeze_projector", "the other way round: freeze-projector false trains it"},
+    {"mm_projector_lr", "learning_rate_projector", ""},
+    {"vision_tower_lr", "learning_rate_vision", ""},
     {"media_dir", "image_dir", ""},
     {"image_folder", "image_dir", ""},
     {"min_pixels", "image_min_pixels", ""},
