@@ -109,7 +109,7 @@ TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
     logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
   });
   const auto vocabulary = static_cast<size_t>(spec.model.vocabulary);
-  for (const size_t s : {1, 2, 3}) {
+  for (const size_t s : {size_t{1}, size_t{2}, size_t{3}}) {
     const std::vector<int32_t>& ids = samples[s].ids;
     generator.look(samples[s].images, [&](const ImageViews& views) {
       RuntimeScalars counts;
