@@ -16,6 +16,9 @@ constexpr int64_t kDecodingBytes = int64_t{256} << 20;  // beside the plan's; do
 std::string module_of(const std::string& prefix) { return prefix.substr(0, prefix.rfind('.')); }
 
 std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& model) {
+  if (!model.tower && options.freeze_language_model)
+    user_error(
+        "freeze_language_model: found true, expected false where the data has no images: nothing else is trained");
   if (!model.tower) return {};
   if (options.freeze_vision_tower && options.freeze_projector && options.freeze_language_model)
     user_error(
