@@ -4,6 +4,7 @@ foreach(name
         cli_dtypes_test
         cli_export_test
         cli_families_test
+        cli_images_test
         cli_inputs_test
         cli_learning_test
         cli_models_test
