@@ -7,6 +7,7 @@ namespace snug {
 ModelSpec without_tower(ModelSpec model) {
   model.layers.erase(model.layers.begin(), model.layers.begin() + model.tower.layers);
   model.tower = {};
+  model.rope_axes = {};  // positions of a text are alike on all axes
   return model;
 }
 

@@ -20,6 +20,7 @@ Generator::Generator(Session& session, GenerateOptions options)
 void Generator::fill_tokens(const TokenViews& tokens) {
   const size_t count = tokens.ids.size(), axes = tokens.positions.size() / count;
   const auto room = static_cast<size_t>(session_.spec().cache_positions);
+  check(axes == 1 || positions_.size() == axes * room, "a prompt before look() of a model with a tower");
   for (size_t i = 0; i < count; i++) {
     const bool fed = i < fed_.size();  // the next tokens overwrite rows after these before any op sees them
     tokens.ids[i] = fed ? fed_[i] : 0;
