@@ -119,7 +119,7 @@ TEST_F(ImageText, AViewIsShownInALineAndAnImageByItsSizeAndTokens) {
 
 TEST_F(ImageText, OptionsBoundPixels) {
   const auto bounds = [&] {
-    const auto& sizing = std::get<BoundedPixels>(input().value().processor.sizing);
+    const auto sizing = std::get<BoundedPixels>(input().value().processor.sizing);
     return std::pair(sizing.min_pixels, sizing.max_pixels);
   };
   EXPECT_EQ(bounds(), std::pair(int64_t{3136}, int64_t{15680}));
