@@ -181,7 +181,7 @@ void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus,
     say_lines(corpus.notes);
     say_lines(evaluation_notes(source.stream().report(), options, "data"));
   }
-  rank.say(objective.find_references(session, options, {.keep = [&] { objective.keep_references(); }}),
+  rank.say(objective.find_references(session, options, {.keep = [&] { rank.objective.keep_references(); }}),
            session.rank() == 0);
   const EvaluationResult result = evaluate(session, source, source.stream().steps(), objective.of_data());
   if (!std::isfinite(result.loss)) {

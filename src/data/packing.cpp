@@ -105,7 +105,7 @@ DocumentSpan Packer::span_of_other(uint32_t sample) const {
   const int64_t length = dataset_.length(sample), second = dataset_.second(sample);
   int64_t begin = std::max(second, length - options_.sequence_length);
   int64_t prompt = 0;  // tokens before its first label
-  for (int64_t step = std::bit_ceil(static_cast<uint64_t>(length - second)); step > 0; step /= 2)
+  for (auto step = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(length - second))); step > 0; step /= 2)
     if (second + prompt + step <= length && dataset_.loss_tokens(sample, second, second + prompt + step) == 0)
       prompt += step;
   begin = std::min(begin, second + std::max<int64_t>(prompt - 1, 0));
