@@ -75,8 +75,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   Corpus corpus;  // held while free memory is measured, as train holds it
   if (!options.data.empty()) {
     corpus = read_corpus(options, {});
-    options.disk_taken = corpus.cache_bytes;
-    options.block_patches = block_patches(corpus, options);
+    note_found(corpus, options);
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
@@ -89,7 +88,6 @@ int plan_command(Options options, const CommandFlags& flags) {
   if (options.data.empty()) options.block_patches = patches_of_tokens(options);
   JobSpec spec = make_job(options, Purpose::Train);
   if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
-  spec.cut.patches = patch_shapes(options, spec);
   const Planned planned =
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
@@ -216,8 +214,7 @@ int eval_command(Options options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
-  options.disk_taken = corpus.cache_bytes;
-  options.block_patches = block_patches(corpus, options);
+  note_found(corpus, options);
   if (flags.scores && objective_from_name(options.objective) != ObjectiveKind::Reward)
     user_error("--scores: found objective {}, expected reward: other models give no scores", options.objective);
   JobSpec spec = make_job(options, Purpose::Evaluate);
@@ -233,7 +230,6 @@ int eval_command(Options options, const CommandFlags& flags) {
         "against itself its loss of dpo is ln 2 whatever it learnt; --reference MODEL sets it against another");
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
-  spec.cut.patches = patch_shapes(options, spec);
   const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {

@@ -38,12 +38,14 @@ std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& m
   return frozen;
 }
 
-int64_t block_patches(const Corpus& corpus, const Options& options) {
+void note_found(const Corpus& corpus, Options& options) {
+  options.disk_taken = corpus.cache_bytes;
   const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
     return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
                                                     : 0;
   };
-  return std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
+  options.block_patches =
+      std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
 }
 
 int64_t patches_of_tokens(const Options& options) {

@@ -15,8 +15,8 @@ std::string module_of(const std::string& prefix);
 // a tower. UserError if they leave nothing.
 std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& model);
 
-// Returns the most patches of a block of these samples; 0 without images.
-int64_t block_patches(const Corpus& corpus, const Options& options);
+// Notes in the options what was found in the data: bytes that are kept, and the most patches of a block's images.
+void note_found(const Corpus& corpus, Options& options);
 
 // Returns the patches that stand for image_tokens. UserError for a model without a tower.
 int64_t patches_of_tokens(const Options& options);

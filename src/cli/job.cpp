@@ -200,6 +200,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     notes.push_back(fmt::format("base_format {}: the tower that images go through stays in {}",
                                 name(spec.numerics.base_format), name(spec.numerics.base)));
   spec.cut.sequence_length = options.sequence_length;
+  spec.cut.patches = patch_shapes(options, spec);
   spec.strategy = plain_strategy(spec.table);
   return spec;
 }

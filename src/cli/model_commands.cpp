@@ -259,7 +259,6 @@ int generate_command(Options options, const CommandFlags& flags) {
   const PromptImages images(options, flags.images);
   options.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
-  spec.cut.patches = patch_shapes(options, spec);
   const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);

@@ -253,7 +253,6 @@ ParamRules rules_of(const Options& options) {
   if (options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   refuse_other_rules(options);
-  const ModelSpec model = model_config_of(options).spec;
   const double rate = learning_rate(options);
   const auto share = [&](const std::optional<double>& of_part) { return rate > 0 ? of_part.value_or(rate) / rate : 1; };
   ParamRules rules{.tower_rate = share(options.learning_rate_vision),
@@ -261,7 +260,7 @@ ParamRules rules_of(const Options& options) {
   if (options.method == "full") {
     rules.train = options.train_modules;
     rules.freeze = options.freeze;
-    std::ranges::copy(frozen_parts(options, model), std::back_inserter(rules.freeze));
+    std::ranges::copy(frozen_parts(options, model_config_of(options).spec), std::back_inserter(rules.freeze));
     return rules;
   }
   if (options.freeze_language_model)

@@ -490,8 +490,7 @@ int train_command(Options options, const CommandFlags& flags) {
   keep_cut_of_run(options);
   const Heartbeat heartbeat = heartbeat_of(comm.get());
   Corpus corpus = read_corpus(options, heartbeat);
-  options.disk_taken = corpus.cache_bytes;
-  options.block_patches = block_patches(corpus, options);
+  note_found(corpus, options);
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
@@ -502,7 +501,6 @@ int train_command(Options options, const CommandFlags& flags) {
     spec.pad_token = pad_token_of(options, all);
   }
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
-  spec.cut.patches = patch_shapes(options, spec);
   const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));

@@ -25,10 +25,10 @@ void Generator::fill_tokens(const TokenViews& tokens) {
     const bool fed = i < fed_.size();  // the next tokens overwrite rows after these before any op sees them
     tokens.ids[i] = fed ? fed_[i] : 0;
     const size_t at = cached_.size() + i;
-    for (size_t axis = 0; axis < axes; axis++) {
-      const int32_t position = axes == 1 ? static_cast<int32_t>(at) : fed ? positions_[axis * room + at] : 0;
-      tokens.positions[axis * count + i] = fed ? position : 0;
-    }
+    for (size_t axis = 0; axis < axes; axis++)
+      tokens.positions[axis * count + i] = !fed        ? 0
+                                           : axes == 1 ? static_cast<int32_t>(at)
+                                                       : positions_[axis * room + at];
   }
   tokens.row[0] = static_cast<int32_t>(fed_.size()) - 1;
   const auto begin = static_cast<int32_t>(cached_.size()), end = begin + static_cast<int32_t>(fed_.size());
