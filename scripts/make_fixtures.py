@@ -140,7 +140,7 @@ def draw_weights(model, seed):
         elif "embed_tokens" in name or "lm_head" in name:
             parameter.data = 0.06 * noise
         else:
-            parameter.data = noise / math.sqrt(parameter.shape[1])
+            parameter.data = noise / math.sqrt(parameter[0].numel())
 
 
 def write_json(path, value):

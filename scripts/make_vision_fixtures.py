@@ -8,7 +8,6 @@ that a second run writes the same bytes.
 """
 
 import json
-import math
 import os
 import pathlib
 import shutil
@@ -23,7 +22,7 @@ from safetensors.torch import save_file
 from transformers import (AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration,
                           Qwen2VLConfig, Qwen2VLForConditionalGeneration)
 
-from make_fixtures import make_optimizer, write_json
+from make_fixtures import draw_weights, make_optimizer, write_json
 
 VOCABULARY, IMAGE = 499, 490
 STEPS = 10
@@ -69,20 +68,6 @@ def make_pixels(samples):
     numbers = 3 * PATCHES["temporal_patch_size"] * PATCHES["patch_size"] ** 2
     return [torch.randn(sum(i["rows"] * i["columns"] for i in s["images"]), numbers, generator=generator)
             for s in samples]  # fmt: skip
-
-
-def draw_weights(model, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("bias"):
-            parameter.data = 0.2 * noise
-        elif parameter.dim() == 1:
-            parameter.data = 1 + 0.2 * noise
-        elif "embed_tokens" in name or "lm_head" in name:
-            parameter.data = 0.06 * noise
-        else:
-            parameter.data = noise / math.sqrt(parameter[0].numel())
 
 
 def logits_of(model, sample, pixels):
