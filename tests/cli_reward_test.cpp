@@ -1,27 +1,13 @@
 // A model that gives scores as a user meets it: a run, its files, its evaluation, and what is refused.
 #include <cmath>
 
-#include "cli_fixture.h"
+#include "preferences_run.h"
 
 namespace snug {
 namespace {
 
-class RewardRun : public Cli {
+class RewardRun : public Preferences {
  protected:
-  void SetUp() override {
-    std::string text;
-    std::ifstream in(fs::path(SNUG_FIXTURES) / "objective" / "pairs.jsonl");
-    for (std::string line; std::getline(in, line);) {
-      const auto pair = nlohmann::json::parse(line);
-      text +=
-          nlohmann::json{
-              {"prompt_ids", pair["prompt"]}, {"chosen_ids", pair["chosen"]}, {"rejected_ids", pair["rejected"]}}
-              .dump() +
-          "\n";
-    }
-    put(at("pairs.jsonl"), text);
-  }
-
   static Words reward(const Words& more) {
     return with({"train",
                  "--model",

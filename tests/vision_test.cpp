@@ -1,7 +1,7 @@
 // Models of texts and images beside transformers and peft, from their stored answers (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
-#include "tiny_model.h"
+#include "parity.h"
 #include "train/generate.h"
 
 namespace snug {
@@ -38,14 +38,7 @@ TEST_P(Vision, GradientsOfEveryParameterAgree) {
     EXPECT_NEAR(trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples)), json["loss"].get<double>(),
                 1e-5);
     trainer.passes(samples, 1, 0);
-    const double bound = std::max(1e-5, 2 * json["gradient_error"].get<double>());
-    for (size_t i = 0; i < spec.table.params.size(); i++) {
-      const std::string& name = spec.table.params[i].name;
-      const auto expected = reference.find("grad." + name);
-      ASSERT_TRUE(expected != reference.end()) << name;
-      const double error = relative_error(values(session, session.compiled().owned[i].gradient), expected->second);
-      EXPECT_TRUE(error <= bound) << name << " is off by " << error;
-    }
+    expect_gradients(session, reference, json);
   }
 }
 
@@ -58,26 +51,11 @@ void expect_same_training(const std::string& model, const std::optional<std::str
   JobSpec spec = vision_job(model, adapter);
   spec.cut.passes = passes;
   spec.cut.micro_batch = 2 / passes;
-  TinySession session(spec, 2);
-  session.load();
-  TinyTrainer trainer(session);
-  for (int64_t number = 1; number <= 10; number++) {
+  const auto samples_of_step = [&](int64_t number) {
     const auto i = static_cast<size_t>(number - 1);
-    const StepResult got =
-        trainer.step({samples[i % 4], samples[(i + 1) % 4]}, number, expected["learning_rate"][i].get<double>());
-    const double loss = expected["loss"][i].get<double>(), norm = expected["grad_norm"][i].get<double>();
-    EXPECT_NEAR(got.loss, loss, 1e-4 * loss) << "step " << number;
-    EXPECT_NEAR(got.norm, norm, 1e-3 * norm) << "step " << number;
-  }
-  size_t compared = 0;
-  for (size_t p = 0; p < spec.table.params.size(); p++) {
-    const auto found = reference.find((adapter ? "lora_final." : "final.") + spec.table.params[p].name);
-    if (found == reference.end()) continue;
-    compared++;
-    const double error = relative_error(values(session, session.compiled().owned[p].weight), found->second);
-    EXPECT_TRUE(error <= 1e-3) << found->first << " is off by " << error;
-  }
-  EXPECT_GT(compared, 10u);
+    return std::vector{samples[i % 4], samples[(i + 1) % 4]};
+  };
+  expect_ten_steps(spec, samples_of_step, expected, reference, adapter ? "lora_final." : "final.", 10);
 }
 
 TEST_P(Vision, TenStepsOfAllPartsAgree) {
