@@ -163,6 +163,12 @@ std::optional<LinearNode::AdapterTerm> LinearNode::adapter_term(Builder& b) cons
   return term;
 }
 
+Operand LinearNode::own_rows(const Operand& parameters) const {
+  if (!linear_.first_row) return parameters;
+  const int64_t begin = *linear_.first_row, end = begin + linear_.out;
+  return parameters.shape.rank == 1 ? elements(parameters, begin, end) : rows(parameters, begin, end);
+}
+
 void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
                           const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend,
                           const Operand& y) const {
@@ -196,15 +202,16 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     const Fp8Rows left = in_fp8(e, site, a, false, right.factors);
     operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
   } else {
-    operands = {read(a), read(placement.weight(linear_.weight, linear_.count))};
+    operands = {read(a), read(own_rows(placement.weight(linear_.weight, linear_.count)))};
   }
   if (addend) operands.push_back(read(*addend));
-  if (bias) operands.push_back(read(placement.weight(linear_.bias, linear_.count)));
+  if (bias) operands.push_back(read(own_rows(placement.weight(linear_.bias, linear_.count))));
   operands.push_back(write(y));
   if (fp8)
     e.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
   else
-    e.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
+    e.op(site, Gemm{.transpose_b = backward == linear_.transposed, .addend = addend.has_value(), .bias = bias},
+         operands);
   if (last) e.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
 }
 
@@ -327,25 +334,30 @@ void LinearNode::parameter_gradients(Builder& b) {
     const bool trained = b.trainable(linear_.weight + first);
     for (; end < linear_.count && b.trainable(linear_.weight + end) == trained; end++)
       row += b.table()[linear_.weight + end].shape.rows();
+    if (linear_.count == 1) row = linear_.out;  // of the weight it may take some rows, or columns
     if (trained) weight_gradient(b, first, end - first, columns(dy, begin, row));
   }
 }
 
 void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand& dy) {
   Emitter& e = b.emitter();
-  const Operand x = read(b.use(x_)), dw = b.placement().gradient(linear_.weight + first, count);
+  const Operand x = read(b.use(x_)), dw = own_rows(b.placement().gradient(linear_.weight + first, count));
   const std::string site = linear_.site + ".dw";
   if (b.placement().fp8_products()) {
     const Fp8Rows left = in_fp8(e, site + ".dy", dy, true), right = in_fp8(e, site + ".x", x, true);
     e.op(site, Fp8Gemm{.addend = dw.reads()},
          with_result({read(left.codes), read(left.scales), read(right.codes), read(right.scales)}, dw));
   } else {
-    e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()}, with_result({dy, x}, dw));
+    e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()},
+         with_result(linear_.transposed ? std::vector{x, dy} : std::vector{dy, x}, dw));
   }
   if (linear_.bias != kNoParam)
-    b.write_gradient(linear_.bias + first, count, [&](const Operand& db) {
-      e.op(linear_.site + ".db", ColumnSum{}, {dy, write(db)});
-    });
+    b.write_gradient(
+        linear_.bias + first, count,
+        [&](const Operand& db) {
+          e.op(linear_.site + ".db", ColumnSum{}, {dy, write(db)});
+        },
+        [&](const Operand& db) { return own_rows(db); });
 }
 
 }  // namespace snug

@@ -50,6 +50,8 @@ class LinearNode : public Node {
   void parameter_gradients(Builder& b);
 
  private:
+  // Returns the rows of the weights, or of the biases, that are the linear's own.
+  Operand own_rows(const Operand& parameters) const;
   std::optional<AdapterTerm> adapter_term(Builder& b) const;
   // Emits y = a W^T (or, with `backward`, a W) + the adapter's term + bias + addend.
   void multiply(Builder& b, std::string_view site, const Operand& a, bool backward,

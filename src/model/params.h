@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,7 +84,9 @@ struct Linear {
   ParamId weight = kNoParam, bias = kNoParam;  // the first of `count` joined parameters
   int count = 1;
   int64_t in = 0, out = 0;
-  Lora lora{};  // without parts: none
+  Lora lora{};                         // without parts: none
+  bool transposed = false;             // y = x W
+  std::optional<int64_t> first_row{};  // from which on `out` rows of the weight, and of the bias, are taken
 };
 
 struct Norm {
@@ -100,6 +103,9 @@ struct LayerParams {
   Linear qkv, o, gate_up, down;
   Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post_norm, mlp_post_norm;  // without gains: none
 
+  ParamId query = kNoParam;  // of a resampler, whose q, k and v take rows of qkv
+  Linear q{}, k{}, v{};
+
   std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
 };
 
@@ -109,6 +115,7 @@ struct ParamTable {
   // parameters of a group stand together, in the order of the groups, which is that of the forward.
   std::vector<std::string> groups;
   Linear patches{};  // of a tower; `layers` begins with the tower's
+  ParamId position_rows = kNoParam;
   ParamId embedding = kNoParam;
   Norm final_norm;
   ParamId head = kNoParam;   // the embedding where they are tied

@@ -334,11 +334,12 @@ struct Embedding {};
 // l of kRunLanes adds tokens l, l + kRunLanes, ... of the run in order, then the lanes are added pairwise: l and l +
 // kRunLanes / 2, then l and l + kRunLanes / 4, and so on. So sums are the same on every backend, and work of many
 // threads.   dx r [T, n], token_order r [T] int32: token
-// indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal
-// ids; dtable rw|w [V, n].
+// indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: as many runs of equal ids as
+// RuntimeScalars says of tokens or of patches; dtable rw|w [V, n].
 inline constexpr int64_t kLongRun = 256, kRunLanes = 64;
 struct EmbeddingBackward {
   bool accumulate = false;
+  bool patches = false;  // whether the rows are of patches, not of tokens
 };
 
 // y[i] = x[rows[i]], 0 where rows[i] < 0.   x r [T, n], rows r [R] int32, y w [R, n].
@@ -561,6 +562,7 @@ struct RuntimeScalars {
   int64_t position = 0;                   // tokens in the cache already, in generation
   int64_t first_token = 0;                // first token of this pass on this rank, counted over the whole step
   int64_t images = 0, image_windows = 0;  // in this pass's batch: what attention takes for documents of patches
+  int64_t patch_segments = 0;             // distinct rows that are added to its patches
 
   int64_t documents_of(Documents kind) const {
     return kind == Documents::Tokens ? documents : kind == Documents::Images ? images : image_windows;

@@ -89,7 +89,7 @@ constexpr auto describe(const RandomFill&) {
 }
 constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "seed", "stream"); }
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
-constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
+constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate", "patches"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows", "how"); }
 constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient", "cap"); }
