@@ -92,6 +92,8 @@ class Builder {
   // Returns the embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. A pass that
   // trains gives its `batch`; without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
+  // Adds noise to x, the embedding's rows of the batch's documents, as EmbeddingNoise does.
+  void embedding_noise(Value x, const BatchBuffers& batch, const EmbeddingNoise& noise);
   // Puts rows of a tower, recorded on its own builder, in the place of rows of x, whose bytes become the result:
   // `places` says which, and is negative for rows that have no place.
   void splice(Value x, Builder& tower, Value rows, const Operand& places);
