@@ -51,6 +51,8 @@ std::vector<Kind> kinds() {
       all.push_back({family, true, DType::BF16, special});
   for (const char* objective : {"dpo", "kto"})
     for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, objective});
+  for (const char* special : {"terms", "noise"})
+    for (const bool lora : {true, false}) all.push_back({"granite", lora, DType::BF16, special});
   return all;
 }
 
@@ -75,6 +77,8 @@ JobSpec job_of(const Kind& kind) {
   if (special == "every_step") n.reduce_once_per_step = true;
   if (special == "unclipped") n.max_grad_norm = 0;
   if (special == "dpo" || special == "kto") spec.objective.kind = objective_from_name(special);
+  if (special == "terms") spec.objective.label_smoothing = 0.125, spec.objective.z_loss = 0.25;
+  if (special == "noise") n.neftune_alpha = 5;
   if (special == "dropout")
     for (LayerParams& block : spec.table.layers)
       for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) linear->lora.dropout = 0.25;

@@ -142,7 +142,8 @@ TEST_F(Preferences, OptionsOfAnotherObjectiveAndWhatIsNotThereAreRefused) {
   refused({"--center-coefficient", "1"}, {"center_coefficient: found 1", "it is of objective reward"});
   refused({"--objective", "reward", "--beta", "0.2"}, {"beta: found 0.2", "objectives dpo, orpo, simpo and kto"});
   refused({"--simpo-gamma", "1"}, {"simpo_gamma: found 1, expected nothing: it is of objective simpo"});
-  refused({"--label-smoothing", "0.1"}, {"it is of preference_loss cdpo and robust", "preference_loss sigmoid"});
+  refused({"--label-smoothing", "0.1"},
+          {"it is of objective sft, and preference_loss cdpo and robust", "preference_loss sigmoid"});
   refused({"--objective", "orpo", "--preference-loss", "ipo"}, {"preference_loss: found ipo", "objective orpo"});
   refused({"--objective", "simpo", "--reference", "none"},
           {"reference: found none", "it is of objectives dpo and kto"});

@@ -123,6 +123,7 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   numerics.weight_decay = 0.1;
   numerics.base_format = BaseFormat::Nf4;
   expect_every_field_counts(numerics);
+  expect_every_field_counts(ObjectiveOptions{.kind = ObjectiveKind::Dpo, .label_smoothing = 0.1});
   expect_every_field_counts(Cut{40, 2, 3, 4});
   PackingOptions packing;
   packing.sequence_length = 40;
@@ -142,6 +143,7 @@ TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
                                "trainable_token_indices"});  // plain_adapter() leaves none of the last five
   expect_every_member_visited(ParamRules{}, {"adapter, whose fields are added by themselves"});
   expect_every_member_visited(Numerics{}, {});
+  expect_every_member_visited(ObjectiveOptions{}, {});
   expect_every_member_visited(Cut{}, {});
   expect_every_member_visited(PackingOptions{}, {"seed, which Numerics has", "heartbeat", "name"});
 }

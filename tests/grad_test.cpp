@@ -254,17 +254,24 @@ TEST(Grad, CrossEntropy) {
   const std::vector<int32_t> targets{3, 0, 16, 5};
   Array logits = random({4, 17}, 1, -5, 5), losses = zeros({4}), at = indices(targets);
   Array weights = random({4}, 2, -1, 2);
-  for (const float cap : {0.0f, 3.0f}) {
+  for (const auto& [cap, smoothing, z_loss] :
+       {std::tuple(0.0f, 0.0f, 0.0f), {3.0f, 0.0f, 0.0f}, {0.0f, 0.25f, 0.5f}, {3.0f, 0.25f, 0.5f}}) {
     Array gradient = logits;
     auto c = matrix(logits);
-    run(CrossEntropy{.gradient = true, .cap = cap}, {&gradient, &at, &weights, &losses},
-        {.loss_rows = 3, .loss_scale = 0.25f});
-    const auto loss = [&] {
+    run(CrossEntropy{.gradient = true, .cap = cap, .smoothing = smoothing, .z_loss = z_loss},
+        {&gradient, &at, &weights, &losses}, {.loss_rows = 3, .loss_scale = 0.25f});
+    const auto most = static_cast<double>(cap), e = static_cast<double>(smoothing), z = static_cast<double>(z_loss);
+    const auto loss = [&c, &targets, &weights, most, e, z] {
       auto y = c;
-      for (Complex& logit : y.data) logit = ref::capped(logit, static_cast<double>(cap));
+      for (Complex& logit : y.data) logit = ref::capped(logit, most);
       const auto rows = ref::cross_entropy<Complex>(y, targets);
       Complex sum = 0;
-      for (size_t r = 0; r < 3; r++) sum += rows[r] * static_cast<double>(weights[r]);
+      for (int64_t r = 0; r < 3; r++) {
+        const Complex hit = y(r, targets[static_cast<size_t>(r)]), lse = rows[static_cast<size_t>(r)] + hit;
+        Complex mean = 0;
+        for (int64_t v = 0; v < y.cols; v++) mean += y(r, v) / static_cast<double>(y.cols);
+        sum += (lse - (1 - e) * hit - e * mean + z * lse * lse) * static_cast<double>(weights[static_cast<size_t>(r)]);
+      }
       return sum * 0.25;
     };
     expect_near(gradient, ref::complex_step(c.data, loss), "dlogits");

@@ -399,6 +399,20 @@ inline void add_loss(OpCases& cases) {
            RuntimeScalars{.loss_rows = 3, .loss_scale = 0.125f},
            1e-5,
            1e-6});
+  // Label smoothing and z-loss, each alone and both, under a cap too.
+  for (const DType t : kActivations)
+    for (const bool gradient : {false, true})
+      for (const auto& [cap, smoothing, z_loss] :
+           {std::tuple(0.0f, 0.125f, 0.0f), {0.0f, 0.0f, 0.01f}, {0.0f, 0.25f, 0.01f}, {6.0f, 0.25f, 0.01f}})
+        cases.push_back(
+            {fmt::format("cross_entropy.{}.terms{}{}{}{}", name(t), cap > 0 ? ".capped" : "",
+                         smoothing > 0 ? ".smoothing" : "", z_loss > 0 ? ".z_loss" : "", gradient ? ".gradient" : ""),
+             CrossEntropy{0, gradient, cap, smoothing, z_loss},
+             {inout("logits", t, {4, 4104}, uniform(-15, 15), 8), in("targets", DType::I32, {4}, integers(0, 4104)),
+              in("weights", DType::F32, {4}, uniform(-1, 2)), out("loss", DType::F32, {4})},
+             RuntimeScalars{.loss_rows = 3, .loss_scale = 0.125f},
+             1e-5,
+             1e-6});
   cases.push_back({"soft_cap", SoftCap{30}, {inout("x", DType::F32, {1, 997}, uniform(-90, 90))}, {}, 4e-6, 1e-5});
   // Rows that several threads' groups, and several blocks of threads, share.
   for (const bool gradient : {false, true})
@@ -452,6 +466,7 @@ inline OpCases op_cases() {
   add_loss(cases);
   add_quantize(cases);
   add_dropout(cases);
+  add_embedding_noise(cases);
   add_sums(cases);
   add_adamw(cases);
   add_lion(cases);

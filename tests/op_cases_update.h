@@ -23,6 +23,20 @@ inline void add_dropout(OpCases& cases) {
     }
 }
 
+// Of three documents, one of a token, and padding behind them.
+inline void add_embedding_noise(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const int64_t cols : {21, 264, 2504})
+      for (const int64_t gap : {0, 8})
+        cases.push_back({fmt::format("embedding_noise.{}.n{}{}", name(t), cols, gap > 0 ? ".strided" : ""),
+                         EmbeddingNoise{5, 42},
+                         {inout("x", t, {11, cols}, uniform(), gap),
+                          in("documents", DType::I32, {6}, list(std::vector<double>{0, 3, 4, 9, 9, 9}))},
+                         RuntimeScalars{.documents = 3, .step = 5, .tokens_before = 16},
+                         1e-6,
+                         1e-7});
+}
+
 inline void add_sums(OpCases& cases) {
   for (const DType t : kActivations)
     for (const int64_t n : {1, 4096, 3 * 4096 + 5})

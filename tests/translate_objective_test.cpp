@@ -70,6 +70,56 @@ TEST(TranslateObjective, LabelSmoothingIsTheLossThatItMeansThere) {
   EXPECT_TRUE(trl("dpo", "--label_smoothing 0.7").changes) << "more than half";
 }
 
+TEST(TranslateObjective, RewardsAreOfScores) {
+  for (const TranslatedJob& job : {trl("reward"), openrlhf("rm"), factory("stage: rm\n"),
+                                   axolotl("reward_model: true\nmodel_type: AutoModelForSequenceClassification\n")})
+    EXPECT_EQ(objective(job).kind, ObjectiveKind::Reward) << job.report_text();
+  EXPECT_EQ(objective(trl("reward", "--center_rewards_coefficient 0.01")).center_coefficient, 0.01);
+  EXPECT_EQ(objective(axolotl("reward_model: true\ncenter_rewards_coefficient: 0.02\n")).center_coefficient, 0.02);
+  EXPECT_TRUE(trl("sft", "--center_rewards_coefficient 0.01").changes);
+  EXPECT_EQ(loaded(trl("reward")).learning_rate, 1e-4);
+  EXPECT_EQ(loaded(openrlhf("rm")).learning_rate, 9e-6);
+  EXPECT_EQ(loaded(openrlhf("rm")).sequence_length, 1024) << "512 for each half";
+  EXPECT_EQ(loaded(trl("reward", "--use_peft")).lora_dropout, 0) << "RewardConfig disables dropout";
+  EXPECT_EQ(loaded(factory("stage: rm\nfinetuning_type: lora\nlora_dropout: 0.1\n")).lora_dropout, 0.1);
+  EXPECT_FALSE(openrlhf("rm", "--loss sigmoid").changes);
+  EXPECT_TRUE(openrlhf("rm", "--loss logexp").changes);
+  EXPECT_EQ(line_of(openrlhf("rm", "--margin_loss"), "--margin_loss").mark, '=');
+  EXPECT_THAT(openrlhf("rm").remarks, ::testing::Contains(HasSubstr("only with --margin_loss")));
+  EXPECT_THAT(factory("stage: rm\n").remarks, ::testing::Contains(HasSubstr("a value head")));
+  EXPECT_FALSE(axolotl("reward_model: false\n").changes);
+}
+
+TEST(TranslateObjective, WhatTransformersAddsToTheCrossEntropyIsOfSft) {
+  const Options both = loaded(trl("sft", "--label_smoothing_factor 0.1 --neftune_noise_alpha 5"));
+  EXPECT_EQ(both.label_smoothing, 0.1);
+  EXPECT_EQ(both.neftune_noise_alpha, 5);
+  EXPECT_EQ(loaded(axolotl("noisy_embedding_alpha: 3\n")).neftune_noise_alpha, 3);
+  const TranslatedJob pairs = trl("dpo", "--label_smoothing_factor 0.1 --neftune_noise_alpha 5");
+  EXPECT_EQ(objective(pairs).label_smoothing, 0);
+  EXPECT_EQ(line_of(pairs, "--label_smoothing_factor").mark, '.');
+  EXPECT_EQ(line_of(pairs, "--neftune_noise_alpha").mark, '~');
+  EXPECT_EQ(loaded(pairs).neftune_noise_alpha, 5);
+}
+
+TEST(TranslateObjective, OptionsOfAdaptersAndOfTheBestStepAreSnugs) {
+  const Options plus = loaded(
+      factory("finetuning_type: lora\nloraplus_lr_ratio: 16\nadditional_target: embed_tokens,lm_head\nval_size: 0.1\n"
+              "eval_strategy: steps\neval_steps: 10\nearly_stopping_steps: 3\nmetric_for_best_model: loss\n"));
+  EXPECT_EQ(plus.lora_plus_ratio, 16);
+  EXPECT_EQ(plus.modules_to_save, (std::vector<std::string>{"embed_tokens", "lm_head"}));
+  EXPECT_EQ(plus.early_stopping, 3);
+  EXPECT_EQ(loaded(factory("finetuning_type: lora\npissa_init: true\npissa_iter: 4\n")).lora_init, "pissa");
+  EXPECT_EQ(loaded(axolotl("adapter: lora\npeft_init_lora_weights: pissa_niter_4\n")).lora_init, "pissa");
+  EXPECT_TRUE(axolotl("adapter: lora\npeft_init_lora_weights: eva\n").changes);
+  EXPECT_EQ(plus.best_metric, "eval_loss");
+  const Options best = loaded(factory("stage: dpo\nval_size: 0.1\nmetric_for_best_model: rewards/accuracies\n"));
+  EXPECT_EQ(best.best_metric, "eval_rewards/accuracies");
+  EXPECT_EQ(line_of(factory("stage: sft\nearly_stopping_steps: 3\n"), "early_stopping_steps").mark, '.')
+      << "nothing is held out";
+  EXPECT_EQ(line_of(factory("stage: sft\nmetric_for_best_model: rouge\n"), "metric_for_best_model").mark, 'x');
+}
+
 TEST(TranslateObjective, IpoIsOfMeansAndNotOfSums) {
   for (const TranslatedJob& job :
        {trl("dpo", "--loss_type ipo"), factory("stage: dpo\npref_loss: ipo\n"), axolotl("rl: ipo\n")})
@@ -152,7 +202,7 @@ TEST(TranslateObjective, WhatAnObjectiveHasNoUseForIsSaid) {
   EXPECT_TRUE(trl("kto", "--loss_type apo_zero_unpaired").changes);
   EXPECT_TRUE(trl("sft", "--beta 0.1").changes) << "a file of another command's";
   EXPECT_THAT(line_of(trl("sft", "--beta 0.1"), "--beta").text, HasSubstr("trl dpo"));
-  EXPECT_TRUE(trl("reward").changes);
+  EXPECT_TRUE(trl("grpo").changes);
   EXPECT_EQ(line_of(trl("sft", "--loss_type nll"), "--loss_type").mark, '=');
   EXPECT_EQ(line_of(trl("sft", "--loss_type dft"), "--loss_type").mark, 'x');
 }

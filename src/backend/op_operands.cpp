@@ -187,6 +187,22 @@ DropoutOperands dropout_operands(const Dropout& dropout, Operands& operands) {
   return of;
 }
 
+EmbeddingNoiseOperands embedding_noise_operands(Operands& operands) {
+  EmbeddingNoiseOperands of{};
+  of.x = operands.take("x", kActivation);
+  const TensorView& documents = operands.dense("documents", kIndex);
+  of.documents = documents.as<int32_t>();
+  of.most_documents = documents.count() - 1;
+  operands.done();
+  return of;
+}
+
+int64_t documents_of(const RuntimeScalars& runtime, const EmbeddingNoiseOperands& of) {
+  check(0 <= runtime.documents && runtime.documents <= of.most_documents, "embedding_noise: {} documents of {}",
+        runtime.documents, of.most_documents);
+  return runtime.documents;
+}
+
 EmbeddingBackwardOperands embedding_backward_operands(Operands& operands) {
   EmbeddingBackwardOperands of{};
   of.dx = operands.take("dx", kActivation);

@@ -98,6 +98,15 @@ DropoutOperands dropout_operands(const Dropout& dropout, Operands& operands);
 
 // ---- Rows by index --------------------------------------------------------------------------------------------------
 
+struct EmbeddingNoiseOperands {
+  TensorView x;
+  const int32_t* documents;  // starts, and the end of the last
+  int64_t most_documents;
+};
+EmbeddingNoiseOperands embedding_noise_operands(Operands& operands);
+// Returns how many documents a run has. Throws InternalError if the operand holds fewer.
+int64_t documents_of(const RuntimeScalars& runtime, const EmbeddingNoiseOperands& of);
+
 struct EmbeddingBackwardOperands {
   TensorView dx;
   const int32_t *order, *starts, *ids;  // of tokens, and of the segments of equal ids

@@ -10,7 +10,14 @@
 namespace snug {
 
 // Says what a stream is for; streams of different purposes are independent.
-enum class RandomPurpose : uint32_t { DataOrder = 1, Initialisation = 2, Dropout = 3, Rounding = 4, Sampling = 5 };
+enum class RandomPurpose : uint32_t {
+  DataOrder = 1,
+  Initialisation = 2,
+  Dropout = 3,
+  Rounding = 4,
+  Sampling = 5,
+  EmbeddingNoise = 6
+};
 
 // Returns the four 32-bit words that Philox4x32-10 gives for a counter under a key.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);

@@ -233,7 +233,7 @@ int eval_command(Options options, const CommandFlags& flags) {
   const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
-    say_lines(options_without_effect(options, {.draws_nothing = true}));
+    say_lines(options_without_effect(options, {.draws_nothing = true, .evaluates = true}));
     say_lines(position_notes(options.sequence_length, "--sequence-length", planned.spec.model));
   }
   std::vector<std::optional<RankEvaluation>> ranks(static_cast<size_t>(planned.spec.cut.ranks));

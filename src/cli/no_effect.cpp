@@ -67,6 +67,8 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
   if (circumstances.kinds) add_of_data(options, *circumstances.kinds, reasons);
   if (circumstances.cut) add_of_training(options, *circumstances.cut, reasons);
   if (circumstances.draws_nothing && options.init != "random") reasons.emplace_back("seed", "nothing is drawn");
+  if (circumstances.evaluates && options.objective == "sft")
+    reasons.emplace_back("label_smoothing", "the loss of eval is the cross-entropy alone");
   if (circumstances.shows_samples)
     for (const char* key : {"sequence_length", "long_samples", "packing"})
       reasons.emplace_back(key, "samples are shown whole");

@@ -14,6 +14,7 @@ struct Circumstances {
   bool shows_samples = false;          // in full, as tokenize does
   bool shows_text = false;             // text that is not data, as tokenize --text does
   bool draws_nothing = false;          // without random numbers: eval, and generate without a temperature
+  bool evaluates = false;              // eval: nothing is trained
 };
 
 // Returns whether an option is on the command line, or in a job file with a value other than its default.

@@ -159,6 +159,7 @@ Numerics numerics_of(const Options& options) {
   n.weight_decay = options.weight_decay;
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
   n.seed = options.seed;
+  n.neftune_alpha = options.neftune_noise_alpha;
   n.reduce_once_per_step = options.reduce_every == "step";
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16

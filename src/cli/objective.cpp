@@ -22,13 +22,14 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
   const bool dpo = objective.kind == ObjectiveKind::Dpo, pairs = objective.pairs() && !objective.scores();
   const bool smooths =
       dpo && (objective.preference_loss == PreferenceLoss::Cdpo || objective.preference_loss == PreferenceLoss::Robust);
-  const bool kto = objective.kind == ObjectiveKind::Kto;
+  const bool kto = objective.kind == ObjectiveKind::Kto, sft = objective.kind == ObjectiveKind::Sft;
   const OfObjective all[] = {
       {"preference_loss", "objective dpo", dpo},
       {"beta", "objectives dpo, orpo, simpo and kto", pairs || kto},
       {"desirable_weight", "objective kto", kto},
       {"undesirable_weight", "objective kto", kto},
-      {"label_smoothing", "preference_loss cdpo and robust of objective dpo", smooths},
+      {"label_smoothing", "objective sft, and preference_loss cdpo and robust of objective dpo", smooths || sft},
+      {"z_loss", "objective sft", sft},
       {"nll_weight", "objectives dpo, orpo and simpo", pairs},
       {"simpo_gamma", "objective simpo", objective.kind == ObjectiveKind::SimPo},
       {"center_coefficient", "objective reward", objective.scores()},
@@ -75,12 +76,18 @@ ObjectiveOptions objective_of(const Options& options) {
   objective.kind = objective_from_name(options.objective);
   objective.preference_loss = preference_loss_from_name(options.preference_loss);
   refuse_useless(options, objective);
+  objective.label_smoothing = options.label_smoothing;
+  objective.z_loss = options.z_loss;
   if (!objective.weighs_rows()) return objective;
   refuse_beside_replies(options);
   objective.center_coefficient = options.center_coefficient;
   if (objective.scores()) return objective;
   objective.beta = options.beta.value_or(objective.kind == ObjectiveKind::SimPo ? 2 : 0.1);
-  objective.label_smoothing = options.label_smoothing;
+  if (objective.label_smoothing >= 0.5)
+    user_error(
+        "label_smoothing: found {}, expected less than 0.5, as pairs of which half are the wrong way round "
+        "teach nothing (objective dpo)",
+        objective.label_smoothing);
   objective.nll_weight = options.nll_weight.value_or(objective.kind == ObjectiveKind::Orpo ? 1 : 0);
   if (objective.beta == 0)
     user_error("beta: found 0, expected more: it weighs what is preferred, and with 0 of it {}",
@@ -105,6 +112,7 @@ std::string objective_words(const ObjectiveOptions& objective) {
   add("beta", objective.beta, objective.weighs_rows() && !objective.scores());
   add("center_coefficient", objective.center_coefficient, objective.center_coefficient > 0);
   add("label_smoothing", objective.label_smoothing, objective.label_smoothing > 0);
+  add("z_loss", objective.z_loss, objective.z_loss > 0);
   add("simpo_gamma", objective.simpo_gamma, objective.kind == ObjectiveKind::SimPo);
   add("nll_weight", objective.nll_weight, objective.nll_weight > 0);
   add("desirable_weight", objective.desirable_weight, objective.desirable_weight != 1);

@@ -119,8 +119,11 @@ std::vector<OptionSpec> preference_specs() {
                   {"sigmoid", "cdpo", "robust", "hinge", "ipo", "sigmoid_norm", "apo_zero", "apo_down"},
                   "the loss of dpo"),
       open_number_option("beta", &O::beta, 1e6, "scale of log-ratios; of orpo, weight of the odds (0.1; simpo 2)"),
-      number_option("label_smoothing", &O::label_smoothing, 0, 0.4999,
-                    "cdpo, robust: share of pairs taken to be the wrong way round (0)"),
+      number_option("label_smoothing", &O::label_smoothing, 0, 0.9999,
+                    "sft: share of a target's probability that all tokens of the vocabulary have alike; cdpo, robust: "
+                    "share of pairs taken to be the wrong way round (0)"),
+      number_option("z_loss", &O::z_loss, 0, 1e3,
+                    "sft: weight of the square of the logarithm of a softmax's sum; 1e-4 is usual (0)"),
       open_number_option(
           "nll_weight", &O::nll_weight, 1e6,
           "dpo, orpo, simpo: weight of the chosen replies' cross-entropy beside the pairs' loss (0; orpo "
@@ -201,6 +204,9 @@ std::vector<OptionSpec> training_specs() {
        "the next multiple of the ranks)",
        [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMaxBatch); },
        [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); }},
+      number_option("neftune_noise_alpha", &O::neftune_noise_alpha, 0, 1e3,
+                    "NEFTune: noise on the embeddings of what is trained on, uniform up to this / sqrt(tokens of the "
+                    "document x hidden size); 5 is usual (0)"),
       open_integer_option("micro_batch_size", &O::micro_batch_size, "blocks a pass (the planner's choice)"),
       open_integer_option("gradient_accumulation_steps", &O::gradient_accumulation_steps,
                           "passes a step (the planner's choice)"),

@@ -67,6 +67,7 @@ struct Options {
   std::string preference_loss = "sigmoid", reference = "auto", reference_cache;
   std::optional<double> beta, nll_weight;  // not given: by objective
   double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1, center_coefficient = 0;
+  double z_loss = 0, neftune_noise_alpha = 0;
 
   std::optional<double> learning_rate;                                  // not given: by method and objective
   std::optional<double> learning_rate_vision, learning_rate_projector;  // not given: learning_rate

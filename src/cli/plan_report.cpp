@@ -480,7 +480,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   std::string text =
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", planned.spec.model.architecture,
                   grouped(table.count(false)), grouped(table.count(true)), method_words(planned.spec));
-  if (const ObjectiveOptions& objective = planned.spec.objective; objective.kind != ObjectiveKind::Sft)
+  if (const ObjectiveOptions& objective = planned.spec.objective; objective != ObjectiveOptions())
     text += fmt::format("{:<13} {}\n", "objective", objective_words(objective));
   const std::optional<Machine>& machine = planned.target.machine();
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on {}\n", "step", counted(options.batch_size, "block"),

@@ -111,6 +111,8 @@ class Builder {
   // Returns x plus the sines and cosines of two positions [2, rows of x], the second first; `table` is that of
   // RopeTable with a fourth as many frequencies as x has columns.
   Value with_sines(Value x, const Operand& positions, const Operand& table);
+  // Adds noise to x, the embedding's rows of the batch's documents, as EmbeddingNoise does.
+  void embedding_noise(Value x, const BatchBuffers& batch, const EmbeddingNoise& noise);
   // Puts rows of a tower, recorded on its own builder, in the place of rows of x, whose bytes become the result:
   // `places` says which, and is negative for rows that have no place.
   void splice(Value x, Builder& tower, Value rows, const Operand& places);

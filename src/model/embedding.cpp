@@ -103,6 +103,21 @@ class SinesNode : public Node {
   Operand positions_, table_;
 };
 
+// Adds noise; the gradient of its result is that of what it was added to.
+class EmbeddingNoiseNode : public Node {
+ public:
+  EmbeddingNoiseNode(const Operand& documents, const EmbeddingNoise& noise)
+      : documents_(read(documents)), noise_(noise) {}
+
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    b.emitter().op("embedding.noise", noise_, {update(outputs[0]), documents_});
+  }
+
+ private:
+  Operand documents_;
+  EmbeddingNoise noise_;
+};
+
 // Puts rows of a tower in the place of rows of its value. The embedding's gradient needs no zeros there, as its order
 // of tokens leaves them out (tensor/batch.h).
 class SpliceNode : public Node {
@@ -125,6 +140,10 @@ class SpliceNode : public Node {
 };
 
 }  // namespace
+
+void Builder::embedding_noise(Value x, const BatchBuffers& batch, const EmbeddingNoise& noise) {
+  record_in_place(std::make_unique<EmbeddingNoiseNode>(batch.documents, noise), x);
+}
 
 void Builder::splice(Value x, Builder& tower, Value rows, const Operand& places) {
   record_in_place(std::make_unique<SpliceNode>(tower, rows, places), x);

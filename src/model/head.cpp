@@ -48,7 +48,9 @@ void for_chunks(Builder& b, const Normed& n, const HeadParams& head, const Opera
     const Operand logits = tile("logits", dtype);
     e.op_if(first_row(begin), "project", Gemm{.transpose_b = true, .alpha = head.logits_factor},
             {read(rows(n.normed, begin, end)), read(projection), write(logits)});
-    e.op_if(first_row(begin), "cross_entropy", CrossEntropy{begin, after != nullptr, head.logits_cap},
+    const bool trains = after != nullptr;
+    const CrossEntropy loss{begin, trains, head.logits_cap, trains ? head.smoothing : 0, trains ? head.z_loss : 0};
+    e.op_if(first_row(begin), "cross_entropy", loss,
             {update(logits), read(elements(targets, begin, end)), read(elements(weights, begin, end)),
              write(elements(losses, begin, end))});
     if (!after) continue;

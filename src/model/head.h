@@ -14,6 +14,7 @@ struct HeadParams {
   bool fp32_logits = false;   // else they are of the products' dtype
   int64_t chunk_rows = 1024;  // decides results, as a weight gradient is summed chunk by chunk and rounded after each
   bool scores = false;        // the projection has one row: a loss row has a score instead of logits
+  float smoothing = 0, z_loss = 0;  // CrossEntropy's, of what is trained on; what head_losses() returns has neither
 };
 
 // Returns the cross-entropy of each of the pass's loss rows, [T] fp32: what its log-probability is with its sign

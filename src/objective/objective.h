@@ -33,14 +33,17 @@ std::string_view name(Reference reference);
 struct ObjectiveOptions {
   ObjectiveKind kind = ObjectiveKind::Sft;
   PreferenceLoss preference_loss = PreferenceLoss::Sigmoid;  // dpo
-  double beta = 0.1;           // scales log-ratios; of orpo, weighs the odds beside the cross-entropy
-  double label_smoothing = 0;  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5
-  double nll_weight = 0;       // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
-  double simpo_gamma = 0.5;    // simpo: the margin between the two replies' rewards
+  double beta = 0.1;  // scales log-ratios; of orpo, weighs the odds beside the cross-entropy
+  // cdpo, robust: the share of pairs that are taken to be the wrong way round, below 0.5; sft: of the probability of a
+  // target that all tokens of the vocabulary share, below 1.
+  double label_smoothing = 0;
+  double nll_weight = 0;     // dpo, orpo, simpo: weighs the mean cross-entropy of the chosen replies' tokens
+  double simpo_gamma = 0.5;  // simpo: the margin between the two replies' rewards
   Reference reference = Reference::Auto;                // dpo, kto
   std::string reference_weights{};                      // of another model: what tells it from others
   double desirable_weight = 1, undesirable_weight = 1;  // kto: of replies of either kind
   double center_coefficient = 0;                        // reward: weighs the square of a pair's sum of scores
+  double z_loss = 0;                                    // sft: weighs the square of the logarithm of a softmax's sum
 
   // Returns whether a sample is a pair of replies.
   bool pairs() const {
@@ -52,6 +55,8 @@ struct ObjectiveOptions {
   bool has_reference() const { return kind == ObjectiveKind::Dpo || kind == ObjectiveKind::Kto; }
   // Returns whether what a row weighs follows from the log-probabilities of whole replies.
   bool weighs_rows() const { return pairs() || kind == ObjectiveKind::Kto; }
+  // Returns whether the cross-entropy of each row is smoothed by itself.
+  bool smooths_rows() const { return kind == ObjectiveKind::Sft && label_smoothing > 0; }
   // Returns whether the weights of a step's replies follow from those of other replies to their prompts, which are
   // scored before its passes and not learnt from.
   bool scores_others() const { return kind == ObjectiveKind::Kto; }
@@ -61,7 +66,7 @@ struct ObjectiveOptions {
 template <RecordOf<ObjectiveOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
   auto& [kind, preference_loss, beta, label_smoothing, nll_weight, simpo_gamma, reference, reference_weights,
-         desirable_weight, undesirable_weight, center_coefficient] = options;
+         desirable_weight, undesirable_weight, center_coefficient, z_loss] = options;
   visit("objective", kind);
   visit("preference_loss", preference_loss);
   visit("beta", beta);
@@ -73,6 +78,7 @@ void visit_fields(R& options, Visit&& visit) {
   visit("desirable_weight", desirable_weight);
   visit("undesirable_weight", undesirable_weight);
   visit("center_coefficient", center_coefficient);
+  visit("z_loss", z_loss);
 }
 
 }  // namespace snug

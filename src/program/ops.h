@@ -329,6 +329,15 @@ struct Dropout {
 // x[t] = table[ids[t]].   ids r [T] int32, table r [V, n], x w [T, n]; table and x may differ in dtype.
 struct Embedding {};
 
+// NEFTune's noise (Jain et al., arXiv:2310.05914): adds to each row of a document of L tokens uniform numbers in [-a,
+// a), a = alpha / sqrt(L n).   x rw [T, n], documents r [D + 1] int32: starts of RuntimeScalars::documents documents,
+// and the end of the last; rows beyond it stay. Element j of token t takes at_step(RuntimeScalars::step,
+// (RuntimeScalars::tokens_before + t) n + j) of the stream (seed, EmbeddingNoise, 0).
+struct EmbeddingNoise {
+  double alpha = 0;
+  uint64_t seed = 0;
+};
+
 // Gradient of Embedding: dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id; rows
 // without tokens keep their value if accumulate, else become 0. Up to kLongRun tokens are added in order. Of more, lane
 // l of kRunLanes adds tokens l, l + kRunLanes, ... of the run in order, then the lanes are added pairwise: l and l +
@@ -358,11 +367,14 @@ struct ScatterRows {
 // V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
 // `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. With `cap` (0: none) x of the logits
 // is taken for cap tanh(x / cap), and the gradient is x's. Rows at or beyond RuntimeScalars::loss_rows have loss 0 and
-// gradient 0.
+// gradient 0. With e = `smoothing` (Szegedy et al., arXiv:1512.00567) the target has 1 - e of a row's probability and
+// all V share e; `z_loss` (Chowdhery et al., arXiv:2204.02311) times the square of log(sum exp logits) is added:
+//   loss = (lse - (1 - e) logits[target] - e mean(logits) + z_loss lse^2) weight
 struct CrossEntropy {
   int64_t row_begin = 0;
   bool gradient = false;
   float cap = 0;
+  float smoothing = 0, z_loss = 0;
 };
 
 // x = cap tanh(x / cap).   x rw fp32.
@@ -535,14 +547,14 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs =
-    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
-                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
-                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
-                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
-                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
-                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
-                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion>;
+using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
+                           AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
+                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
+                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
+                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
+                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
+                           LayerNorm, LayerNormBackward, Activate, ActivateBackward, RowNorms, AdaptedNorms,
+                           ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion, EmbeddingNoise>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {
@@ -561,6 +573,7 @@ struct RuntimeScalars {
   double learning_rate = 0;
   int64_t position = 0;                   // tokens in the cache already, in generation
   int64_t first_token = 0;                // first token of this pass on this rank, counted over the whole step
+  int64_t tokens_before = 0;              // in documents that come before this pass's in the step's order of data
   int64_t images = 0, image_windows = 0;  // in this pass's batch: what attention takes for documents of patches
   int64_t patch_segments = 0;             // distinct rows that are added to its patches
 

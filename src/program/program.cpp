@@ -90,9 +90,12 @@ constexpr auto describe(const RandomFill&) {
 constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "seed", "stream"); }
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
 constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate", "patches"); }
+constexpr auto describe(const EmbeddingNoise&) { return describe_as("embedding_noise", "alpha", "seed"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows", "how"); }
-constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient", "cap"); }
+constexpr auto describe(const CrossEntropy&) {
+  return describe_as("cross_entropy", "row_begin", "gradient", "cap", "smoothing", "z_loss");
+}
 constexpr auto describe(const SoftCap&) { return describe_as("soft_cap", "cap"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
 constexpr auto describe(const Quantize&) { return describe_as("quantize", "format", "factors", "columns"); }
@@ -154,6 +157,7 @@ void for_each_field(const Kind& op, F&& f) {
 template <class T>
 bool left_out(std::string_view field, const T& value) {
   if constexpr (std::is_same_v<T, double>) return field == "rate" && value == 1;
+  if constexpr (std::is_same_v<T, float>) return (field == "smoothing" || field == "z_loss") && value == 0;
   if constexpr (std::is_same_v<T, RopeAxes> || std::is_same_v<T, Documents>) return value == T{};
   return false;
 }

@@ -34,9 +34,21 @@ void StreamSource::fill(int64_t pass, const BatchViews& views, RuntimeScalars& r
   const BatchCounts counts = batcher_.fill(stream_, pass, rank_, views, half_);
   const StepShape& shape = stream_.shape();
   runtime.first_token = (pass * shape.ranks + rank_) * shape.micro_batch * stream_.sequence_length();
+  runtime.tokens_before = tokens_before(pass);
   runtime.documents = counts.documents;
   runtime.loss_rows = counts.loss_rows;
   runtime.segments = counts.segments;
+}
+
+// Returns how many tokens the documents have that come before those of this rank's pass in the order of the data.
+int64_t StreamSource::tokens_before(int64_t pass) const {
+  const StepShape& shape = stream_.shape();
+  int64_t tokens = 0;
+  for (int64_t part = 0; part < pass * shape.ranks + rank_; part++)
+    for (int64_t i = 0; i < shape.micro_batch; i++)
+      for_each_of(stream_.block(part / shape.ranks, part % shape.ranks, i), half_,
+                  [&](const DocumentSpan& document) { tokens += document.length; });
+  return tokens;
 }
 
 void StreamSource::fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) {

@@ -23,6 +23,8 @@ class StreamSource : public BatchSource {
   const BlockStream& stream() const { return stream_; }
 
  private:
+  int64_t tokens_before(int64_t pass) const;
+
   BlockStream stream_;
   std::optional<ImageBatcher> images_;
   Batcher batcher_;

@@ -161,9 +161,10 @@ void add_llama_factory(Translator& t, DataSets& sets) {
 void add_preference_type(Translator& t, DataSets& sets, const Setting& setting, bool one) {
   const std::string word = lower_case(setting.value), kind = word.substr(0, word.find('.'));
   const std::string fields = kind.size() < word.size() ? word.substr(kind.size() + 1) : "";
-  if (kind == "chat_template" || kind == "passthrough" || kind == "user_defined") {
+  if (kind == "chat_template" || word == "bradley_terry.chat_template" || kind == "passthrough" ||
+      kind == "user_defined") {
     t.judge(setting, Mark::Same,
-            kind == "chat_template" ? "rendered by the chat template, as there" : "as the data's shape says");
+            word.ends_with("chat_template") ? "rendered by the chat template, as there" : "as the data's shape says");
     return;
   }
   const bool other = !sets.set_template.empty() && sets.set_template != kind;

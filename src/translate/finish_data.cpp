@@ -176,7 +176,7 @@ void finish_openrlhf_preferences(Translator& t) {
           pattern->is_default ? "their default" : pattern->written);
     t.judge(*pattern, Mark::Changed, "prompt; it begins with BOS here, and the reply ends without a space before EOS");
   }
-  if (!chat && pairs && !asks)
+  if (!chat && pairs && !asks && !t.scores())
     t.remark(
         "without prompt_key and a chat template all of a text carries loss in OpenRLHF; here what both texts begin "
         "with "
@@ -314,7 +314,35 @@ void finish_validation(Translator& t) {
     t.drop("eval_every", "nothing is held out");
 }
 
+namespace {
+
+// Says by which metric a step is the best, and when a run ends without a better one.
+void finish_best(Translator& t) {
+  for (const Setting* setting : t.all_held("best_metric")) {
+    std::string name = setting->value;
+    if (!name.starts_with("eval_")) name = "eval_" + name;
+    const bool of_preferences = name.starts_with("eval_rewards/") || name.starts_with("eval_logps/");
+    if (is_off(setting->value) || name == "eval_loss")
+      t.judge(*setting, Mark::Same, "eval_loss, as here");
+    else if (of_preferences && t.learns_preferences() && !t.scores() && t.has("validation"))
+      t.put("best_metric", name, *setting);
+    else
+      t.judge(*setting, Mark::Left, std::string(say::kBest));
+  }
+  for (const Setting* setting : t.all_held("early_stopping")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else if (!t.has("validation") || !t.has("eval_every"))
+      t.judge(*setting, Mark::Decided, "nothing is evaluated on the way");
+    else
+      t.put("early_stopping", setting->value, *setting);
+  }
+}
+
+}  // namespace
+
 void finish_saving(Translator& t) {
+  finish_best(t);
   put_cadence(t, "save_strategy", "save_steps", "save_every", "steps");
   const Setting* keep = t.held("keep");
   t.judge_all("keep", Mark::Same, "nothing stands there");

@@ -9,9 +9,10 @@ namespace snug {
 namespace {
 
 // What options of objectives are held by. Where nothing below judges one, its objective has no use for it.
-constexpr std::array kHeld = {"beta",        "trl_beta",   "orpo_alpha",        "preference_loss", "loss_weights",
-                              "dpo_norm",    "nll_weight", "label_smoothing",   "simpo_gamma",     "desirable",
-                              "undesirable", "reference",  "reference_adapter", "ranking"};
+constexpr std::array kHeld = {"beta",        "trl_beta",    "orpo_alpha",        "preference_loss", "loss_weights",
+                              "dpo_norm",    "nll_weight",  "label_smoothing",   "simpo_gamma",     "desirable",
+                              "undesirable", "reference",   "reference_adapter", "ranking",         "center",
+                              "margin",      "reward_model"};
 
 // Returns the loss of dpo that a name of theirs means; empty if snug has none.
 std::string_view loss_of(std::string_view theirs) {
@@ -35,7 +36,7 @@ double number_or(const Translator& t, const char* held, double otherwise) { retu
 // Judges what the program is asked for, and returns the objective; empty if snug has none such.
 std::string find_objective(Translator& t) {
   const std::string& task = t.task();
-  const Setting* asked = t.held("task");
+  const Setting* asked = t.held(t.on("reward_model") ? "reward_model" : "task");
   t.judge_all("task", Mark::Decided, "another one counts");
   const auto judge = [&](Mark mark, const std::string& text) {
     if (asked) t.judge(*asked, mark, text);
@@ -47,7 +48,7 @@ std::string find_objective(Translator& t) {
                                                            : std::string(say::kObjective));
     return known ? "sft" : "";
   }
-  std::string objective = task == "ipo" ? "dpo" : task;
+  std::string objective = task == "ipo" ? "dpo" : t.scores() ? "reward" : task;
   const std::string loss = word_of(t, "preference_loss");
   if (t.program() == Dialect::LlamaFactory && task == "dpo" && (loss == "orpo" || loss == "simpo")) objective = loss;
   if (task == "cpo") {
@@ -166,6 +167,9 @@ void finish_label_smoothing(Translator& t, const std::string& objective, const s
   const Setting* setting = t.held("label_smoothing");
   if (!setting) return;
   if (is_off(setting->value)) return t.judge(*setting, Mark::Same, "off, as here");
+  if (objective == "dpo" && number_or(t, "label_smoothing", 0) >= 0.5)
+    return t.judge(*setting, Mark::Refused,
+                   filled("expected less than 0.5: more are no share that is wrong", *setting));
   const bool versions = t.program() == Dialect::Trl || t.program() == Dialect::Axolotl;
   if (objective == "simpo" && t.task() == "cpo") {
     t.judge(*setting, Mark::Refused, "label_smoothing is of preference_loss cdpo and robust, not of simpo");
@@ -181,6 +185,21 @@ void finish_label_smoothing(Translator& t, const std::string& objective, const s
       t.set("preference_loss", "cdpo", setting->written);
   } else {
     t.judge(*setting, Mark::Decided, "this loss has no use for it, there as here");
+  }
+}
+
+// Transformers' option, of the cross-entropy of its own trainer.
+void finish_smoothing_factor(Translator& t, const std::string& objective) {
+  for (const Setting* setting : t.all_held("smoothing_factor")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else if (objective == "sft")
+      t.put("label_smoothing", setting->value, *setting, Mark::Same,
+            "what is held out has the cross-entropy alone here");
+    else
+      t.judge(*setting, objective.empty() ? Mark::Left : Mark::Decided,
+              objective.empty() ? "of an objective that is not translated"
+                                : "this objective has no use for it, there as here");
   }
 }
 
@@ -251,6 +270,21 @@ void finish_reference(Translator& t) {
             filled("the reference has the adapter that is continued, or none; another is not supported yet", *adapter));
 }
 
+// ---- Scores ---------------------------------------------------------------------------------------------------------
+
+void finish_scores(Translator& t) {
+  finish_number(t, "center", "center_coefficient");
+  if (const Setting* margin = t.held("margin"))
+    t.judge(*margin, is_off(margin->value) ? Mark::Decided : Mark::Same,
+            is_off(margin->value) ? "a pair's margin counts where the data has one" : "a pair's margin counts");
+  if (t.program() == Dialect::LlamaFactory)
+    t.remark(
+        "the score is a head of its own beside the language model's there (a value head); here it takes that one's "
+        "place, as in transformers' sequence classifiers");
+  if (t.program() == Dialect::OpenRlhf && !t.held("margin"))
+    t.remark("a margin that the data gives a pair counts here; there only with --margin_loss");
+}
+
 // ---- What is otherwise ----------------------------------------------------------------------------------------------
 
 void remark_on_objective(Translator& t, const std::string& objective) {
@@ -275,6 +309,7 @@ void remark_on_objective(Translator& t, const std::string& objective) {
 
 void finish_objective(Translator& t) {
   const std::string objective = find_objective(t);
+  finish_smoothing_factor(t, objective);
   if (objective.empty() || objective == "sft") return judge_without_objective(t, objective == "sft");
   for (const char* held : kHeld)
     for (const Setting* setting : t.all_held(held))
@@ -299,6 +334,7 @@ void finish_objective(Translator& t) {
     finish_number(t, "undesirable", "undesirable_weight");
   }
   if (objective == "dpo" || objective == "kto") finish_reference(t);
+  if (objective == "reward") finish_scores(t);
   // What is said of other data is of no use beside pairs and labels.
   for (const char* key : {"train_on", "data_format"})
     if (t.has(key)) t.drop(key, "replies are what is judged");

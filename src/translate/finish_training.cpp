@@ -231,7 +231,7 @@ void finish_targets(Translator& t) {
 // TRL and what is made of it switch every dropout off where preferences are learnt, that of adapters too.
 bool drops_nothing(const Translator& t) {
   const bool keeps = t.held("disable_dropout") && !t.on("disable_dropout");
-  return t.learns_preferences() && t.program() != Dialect::OpenRlhf && !keeps;
+  return t.learns_preferences() && t.program() != Dialect::OpenRlhf && t.task() != "rm" && !keeps;
 }
 
 void finish_dropout(Translator& t) {
@@ -243,6 +243,18 @@ void finish_dropout(Translator& t) {
     else
       t.put("lora_dropout", setting->value, *setting);
   }
+}
+
+// Judges what adapters begin with: PEFT's init_lora_weights, or a switch for PiSSA.
+void finish_lora_init(Translator& t, const Setting& setting) {
+  const std::string word = lower_case(setting.value);
+  const bool pissa = word.starts_with("pissa") || (setting.name == "pissa_init" && is_on(word));
+  if (word.empty() || (is_off(word) && setting.name == "pissa_init") || (is_on(word) && !pissa))
+    t.judge(setting, Mark::Same, "A is drawn, B is 0, as here");
+  else if (pissa || word == "olora")
+    t.put("lora_init", pissa ? "pissa" : "olora", setting);
+  else
+    t.judge(setting, Mark::Refused, filled("adapters begin as PEFT's default, PiSSA or OLoRA have it", setting));
 }
 
 void finish_adapter_options(Translator& t) {
@@ -267,6 +279,22 @@ void finish_adapter_options(Translator& t) {
       else
         t.put(key, "true", *setting);
     }
+  for (const char* name : {"pissa", "lora_init"})
+    for (const Setting* setting : t.all_held(name)) finish_lora_init(t, *setting);
+  for (const Setting* setting : t.all_held("lora_plus")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else
+      t.put("lora_plus_ratio", setting->value, *setting);
+  }
+  for (const Setting* setting : t.all_held("modules_to_save")) {
+    std::string text = setting->value;
+    std::erase_if(text, [](char c) { return c == '[' || c == ']' || c == '"' || c == '\''; });
+    const std::vector<std::string> names = items_of(text);
+    if (!is_off(text) && !names.empty()) t.set_list("modules_to_save", names, setting->written);
+    t.judge(*setting, Mark::Same,
+            is_off(text) || names.empty() ? "none" : fmt::format("modules_to_save: {}", one_line(text)));
+  }
   finish_targets(t);
 }
 
@@ -358,9 +386,16 @@ void finish_method(Translator& t) {
   if (method == Method::Lora) {
     finish_adapter_options(t);
   } else {
-    for (const char* name :
-         {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "rslora", "dora", "target_linear"})
+    for (const char* name : {"lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "rslora", "dora",
+                             "target_linear", "lora_plus", "modules_to_save", "pissa", "lora_init"})
       t.judge_all(name, Mark::Decided, "nothing has adapters");
+  }
+  for (const Setting* setting : t.all_held("neftune")) {
+    if (is_off(setting->value))
+      t.judge(*setting, Mark::Same, "off, as here");
+    else
+      t.put("neftune_noise_alpha", setting->value, *setting, Mark::Changed,
+            "scaled by the tokens of a document; there by those of the longest of a pass, with padding");
   }
   t.judge_all("disable_dropout", Mark::Same, "dropout is on adapters alone");
   finish_base(t, method);

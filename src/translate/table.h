@@ -71,19 +71,21 @@ inline constexpr std::string_view kMetrics = "steps are in out/metrics.jsonl; sn
 inline constexpr std::string_view kParallel =
     "snug splits weights, gradients and states over ranks, not layers, tensors or sequences; "
     "batch_size is the same however they are split";
-inline constexpr std::string_view kAdapterKind = "snug trains plain LoRA; without this option it is translated as that";
-inline constexpr std::string_view kLoss = "snug trains on plain cross-entropy";
+inline constexpr std::string_view kAdapterKind =
+    "snug's adapters are LoRA and DoRA; without this option it is translated as that";
+inline constexpr std::string_view kLoss = "snug's cross-entropy has label smoothing and z-loss, and nothing else";
 inline constexpr std::string_view kOptimizer =
     "snug has AdamW and Lion; state_format: 8bit keeps AdamW's moments in 2 bytes a parameter";
 inline constexpr std::string_view kSchedule = "snug's schedules are constant, linear and cosine";
-inline constexpr std::string_view kObjective = "snug's objectives are sft, dpo, orpo, simpo and kto";
+inline constexpr std::string_view kObjective = "snug's objectives are sft, dpo, orpo, simpo, kto and reward";
 inline constexpr std::string_view kTail = "every token of a reply counts alike";
 inline constexpr std::string_view kReference =
     "the reference is the model as it is before the first step, and stays so";
 inline constexpr std::string_view kPairLength =
     "where a pair is too long both prompts lose tokens at their beginning, and replies none";
 inline constexpr std::string_view kData = "say it in the file, as snug reads files as they are";
-inline constexpr std::string_view kParts = "snug trains all weights, or LoRA on linears, not chosen parts";
+inline constexpr std::string_view kParts =
+    "train_modules and freeze say by modules what full trains: layers.30-31, norm";
 inline constexpr std::string_view kImages =
     "sound, films and ways to cut images other than the model's are not supported yet";
 inline constexpr std::string_view kVocabulary =

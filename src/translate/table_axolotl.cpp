@@ -16,10 +16,6 @@ void per_epoch(Translator& t, const Setting& setting, const Row& row) {
     t.put(row.ours, "epoch", setting, Changed, "once an epoch; or give it in steps");
 }
 
-void modules_to_save(Translator& t, const Setting& setting, const Row& row) {
-  t.judge(setting, is_off(setting.value) ? Same : Refused, is_off(setting.value) ? "none" : filled(row.say, setting));
-}
-
 constexpr Row kAxolotl[] = {
     // ---- Model
     {"base_model", Same, "model"},
@@ -45,18 +41,19 @@ constexpr Row kAxolotl[] = {
     {"lora_dropout", Same, "@lora_dropout"},
     {"lora_target_modules", Same, "@lora_targets"},
     {"lora_target_linear", Same, "@target_linear"},
-    {"lora_modules_to_save", Refused, "", "modules trained whole beside adapters are not supported yet",
-     modules_to_save},
+    {"lora_modules_to_save", Same, "@modules_to_save"},
     {"lora_fan_in_fan_out", Decided, "", "the model says how its linears are stored"},
     {"lora_on_cpu lora_mlp_kernel lora_qkv_kernel lora_o_kernel lora_embedding_kernel "
      "peft_autocast_adapter_dtype qlora_sharded_model_loading",
      Decided, "", say::kKernels},
     {"peft_use_rslora", Same, "@rslora"},
     {"peft_use_dora", Same, "@dora"},
-    {"peft_layers_* peft_layer_* peft_init_lora_weights peft_trainable_token_indices peft_* loraplus_* "
-     "relora* "
-     "jagged_restart_* lora_target_parameters lisa_* spectrum_* neftune_noise_alpha "
-     "noisy_embedding_alpha",
+    {"loraplus_lr_ratio", Same, "@lora_plus"},
+    {"loraplus_lr_embedding", Decided, "", "embeddings have no adapters"},
+    {"neftune_noise_alpha noisy_embedding_alpha", Same, "@neftune"},
+    {"peft_init_lora_weights", Same, "@lora_init"},
+    {"peft_layers_* peft_layer_* peft_trainable_token_indices peft_* relora* jagged_restart_* "
+     "lora_target_parameters lisa_* spectrum_*",
      Refused, "", say::kAdapterKind},
     {"peft peft.*", Refused, "", say::kAdapterKind},
     {"unfrozen_parameters", Refused, "", say::kParts},
@@ -174,8 +171,9 @@ constexpr Row kAxolotl[] = {
     {"dpo_generate_during_eval", Left, "", say::kGeneration},
     {"precompute_ref_log_probs rl_adapter_ref_model", Decided, "",
      "the reference's log-probabilities are computed before the first step, without a second model"},
-    {"dpo_* kto_* orpo_* simpo_* cpo_* trl.* reward_model process_reward_model center_rewards_coefficient", Refused, "",
-     say::kObjective},
+    {"reward_model", Same, "@reward_model"},
+    {"center_rewards_coefficient", Same, "@center"},
+    {"dpo_* kto_* orpo_* simpo_* cpo_* trl.* process_reward_model", Refused, "", say::kObjective},
     {"use_eaft eaft_* use_dft use_dynamic_finetuning chunked_cross_entropy_loss kd_*", Refused, "", say::kLoss},
     // ---- Numbers
     {"bf16 bfloat16", Same, "@bf16"},
@@ -197,9 +195,9 @@ constexpr Row kAxolotl[] = {
     {"save_strategy", Same, "@save_strategy"},
     {"save_total_limit", Same, "@keep"},
     {"save_only_model", Left, "", "checkpoints hold what resume needs; keep says how many stay"},
-    {"save_first_step save_safetensors load_best_model_at_end metric_for_best_model greater_is_better "
-     "early_stopping_patience",
-     Left, "", say::kBest},
+    {"metric_for_best_model", Same, "@best_metric"},
+    {"early_stopping_patience", Same, "@early_stopping"},
+    {"save_first_step save_safetensors load_best_model_at_end greater_is_better", Left, "", say::kBest},
     {"eval_table_size eval_table_max_new_tokens eval_max_new_tokens eval_causal_lm_metrics do_causal_lm_eval "
      "do_bench_eval generate_samples",
      Left, "", say::kGeneration},

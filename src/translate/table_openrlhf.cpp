@@ -75,9 +75,12 @@ constexpr Row kOpenRlhf[] = {
     {"data.prompt_key prompt_key", Same, "@prompt_key"},
     {"data.label_key label_key", Same, "@label_key"},
     {"vanilla_loss", Refused, "", "kto sets replies against others' prompts, in whatever order they are drawn"},
-    {"model.loss_type loss value_head_prefix model.value_head_prefix compute_fp32_loss model.compute_fp32_loss "
-     "model.compute_fp32_loss_enable model.margin_loss_enable margin_loss kd_coef teacher_*",
-     Refused, "", say::kObjective},
+    {"model.loss_type loss", Refused, "sigmoid", "the loss of reward is -log sigmoid of how far the scores are apart",
+     rules::only},
+    {"value_head_prefix model.value_head_prefix", Changed, "", "the head is transformers', 'score'"},
+    {"compute_fp32_loss model.compute_fp32_loss model.compute_fp32_loss_enable", Same, "", "losses are in fp32"},
+    {"model.margin_loss_enable margin_loss", Same, "@margin"},
+    {"kd_coef teacher_*", Refused, "", say::kObjective},
     {"model.aux_loss_coef aux_loss_coef", Refused, "", say::kLoss},
     // ---- Sharding
     {"ds.zero_stage zero_stage", Decided, "", say::kSharding, rules::zero_stage},

@@ -120,11 +120,14 @@ std::string Translator::find_task() const {
   const std::string_view key = program_ == Dialect::LlamaFactory ? "stage" : program_ == Dialect::Axolotl ? "rl" : "";
   std::string task = by_command ? command_ : "";
   for (const Setting& setting : settings_)
-    if (!key.empty() && setting.dialect == program_ && setting.name == key) task = lower_case(setting.value);
+    if (!key.empty() && setting.dialect == program_ && setting.name == key)
+      task = lower_case(setting.value);
+    else if (program_ == Dialect::Axolotl && setting.name == "reward_model" && is_on(setting.value))
+      task = "reward";
   return is_off(task) || task == "train" ? "sft" : task;
 }
 
-bool Translator::learns_pairs() const { return has_word("dpo ipo orpo simpo cpo", task_); }
+bool Translator::learns_pairs() const { return scores() || has_word("dpo ipo orpo simpo cpo", task_); }
 
 void Translator::add_defaults() {
   // Commands of other objectives have defaults of their own, and are not translated.

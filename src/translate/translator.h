@@ -75,6 +75,8 @@ class Translator {
   const std::string& task() const { return task_; }
   // Return whether it is an objective of snug's on pairs of replies, or on these or replies with labels.
   bool learns_pairs() const;
+  // Returns whether what is learnt gives a reply a score.
+  bool scores() const { return task_ == "rm" || task_ == "reward"; }
   bool learns_preferences() const { return learns_pairs() || task_ == "kto"; }
   std::optional<int64_t> asked_ranks() const { return asked_ranks_; }
 

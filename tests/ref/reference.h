@@ -372,13 +372,16 @@ class Reference {
     o_[3].values = cross_entropy<double>(x.matrix(), targets);
     for (int64_t r = 0; r < x.rows(); r++) {
       const double lse = at(targets, r) < 0 ? 0 : o_[3][r] + x(r, at(targets, r)), weight = o_[2][r];
+      const double e = static_cast<double>(op.smoothing), share = e / static_cast<double>(x.cols());
+      const double z = static_cast<double>(op.z_loss);
+      o_[3][r] = at(targets, r) < 0 ? 0 : lse - (1 - e) * x(r, at(targets, r)) + z * lse * lse;
+      for (int64_t v = 0; v < x.cols() && at(targets, r) >= 0; v++) o_[3][r] -= share * x(r, v);
       o_[3][r] *= weight;
-      if (!op.gradient) continue;
-      for (int64_t v = 0; v < x.cols(); v++) {
-        const double softmax = std::exp(x(r, v) - lse), hit = v == at(targets, r) ? 1 : 0;
-        const double slope =
-            cap_slope(x(r, v), static_cast<double>(op.cap)) * weight * static_cast<double>(facts_.loss_scale);
-        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * slope;
+      for (int64_t v = 0; v < x.cols() && op.gradient; v++) {
+        const double softmax = std::exp(x(r, v) - lse) * (1 + 2 * z * lse);
+        const double hit = (v == at(targets, r) ? 1 - e : 0) + share;
+        const double slope = cap_slope(x(r, v), static_cast<double>(op.cap)) * weight;
+        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * slope * static_cast<double>(facts_.loss_scale);
       }
     }
     if (op.gradient) o_[0] = x;
@@ -500,6 +503,16 @@ class Reference {
         const auto element = static_cast<uint64_t>((facts_.first_token + t) * o_[0].cols() + j);
         const bool keep = static_cast<double>(random.uniform(at_step(facts_.step, element))) >= op.p;
         o_[1](t, j) = keep ? o_[0](t, j) / (1 - op.p) : 0;
+      }
+  }
+
+  void operator()(const EmbeddingNoise& op) {
+    const Random random(op.seed, RandomPurpose::EmbeddingNoise);
+    for (int64_t d = 0, n = o_[0].cols(); d < facts_.documents; d++)
+      for (int64_t begin = o_[1].index(d) * n, end = o_[1].index(d + 1) * n, i = begin; i < end; i++) {
+        const auto place = at_step(facts_.step, static_cast<uint64_t>(facts_.tokens_before * n + i));
+        o_[0](i / n, i % n) += op.alpha * (2 * static_cast<double>(random.uniform(place)) - 1) /
+                               std::sqrt(static_cast<double>(end - begin));
       }
   }
 

@@ -67,6 +67,7 @@ struct Bind {
   Launch operator()(const SumRanks& a) const { return cpu::bind_sum_ranks(a, operands); }
   Launch operator()(const TreeSum& a) const { return cpu::bind_tree_sum(a, operands); }
   Launch operator()(const Embedding&) const { return cpu::bind_embedding(operands); }
+  Launch operator()(const EmbeddingNoise& a) const { return cpu::bind_embedding_noise(a, operands); }
   Launch operator()(const EmbeddingBackward& a) const { return cpu::bind_embedding_backward(a, operands); }
   Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
   Launch operator()(const ScatterRows& a) const { return cpu::bind_scatter_rows(a, operands); }

@@ -1,4 +1,7 @@
-// Computes dropout (Srivastava et al., JMLR 15, 2014) from a counted stream, so that the backward needs no mask.
+// Computes dropout (Srivastava et al., JMLR 15, 2014) from a counted stream, so that the backward needs no mask, and
+// noise on embeddings (NEFTune) from another.
+#include <cmath>
+
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
@@ -27,6 +30,35 @@ Launch bind_dropout(const Dropout& dropout, Operands operands) {
 #pragma omp simd
           for (int64_t i = 0; i < width; i++)
             store(target[i], (bits[i] >> 8) >= least ? to_float(source[i]) * scale : 0.0f);
+        }
+      });
+    };
+  });
+}
+
+Launch bind_embedding_noise(const EmbeddingNoise& noise, Operands operands) {
+  const auto of = embedding_noise_operands(operands);
+  return dispatch_activation(of.x.dtype, [&]<class T>() -> Launch {
+    return [=, x = Rows<T>(of.x), rows = of.x.rows(), cols = of.x.cols()](const RuntimeScalars& runtime) {
+      const Random random(noise.seed, RandomPurpose::EmbeddingNoise);
+      const std::span documents(of.documents, static_cast<size_t>(documents_of(runtime, of)) + 1);
+      share_rows(rows, cols, [&](int64_t row) {
+        const auto end = std::ranges::upper_bound(documents, row);
+        if (end == documents.begin() || end == documents.end()) return;
+        const auto length = static_cast<double>(*end - *(end - 1));
+        const auto most = static_cast<float>(noise.alpha / std::sqrt(length * static_cast<double>(cols)));
+        constexpr int64_t kTile = 1024;
+        uint32_t bits[kTile];
+        for (int64_t begin = 0; begin < cols; begin += kTile) {
+          const int64_t width = std::min(kTile, cols - begin);
+          const auto place = static_cast<uint64_t>((runtime.tokens_before + row) * cols + begin);
+          random.bits(at_step(runtime.step, place), {bits, static_cast<size_t>(width)});
+          T* const values = x[row] + begin;
+#pragma omp simd
+          for (int64_t i = 0; i < width; i++) {
+            const float uniform = static_cast<float>(static_cast<int32_t>(bits[i] >> 8)) * 0x1p-23f - 1.0f;
+            store(values[i], to_float(values[i]) + uniform * most);
+          }
         }
       });
     };

@@ -42,6 +42,7 @@ Launch bind_rope_table(const RopeTable& table, Operands operands);
 Launch bind_rope(const Rope& rope, Operands operands);
 
 Launch bind_embedding(Operands operands);
+Launch bind_embedding_noise(const EmbeddingNoise& noise, Operands operands);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands);
 Launch bind_gather_rows(Operands operands);
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands);

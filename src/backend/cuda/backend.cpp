@@ -78,6 +78,7 @@ struct Bind {
   Launch operator()(const SumRanks& a) const { return cuda::bind_sum_ranks(a, operands, stream); }
   Launch operator()(const TreeSum& a) const { return cuda::bind_tree_sum(a, operands, stream); }
   Launch operator()(const Embedding&) const { return cuda::bind_embedding(operands, stream); }
+  Launch operator()(const EmbeddingNoise& a) const { return cuda::bind_embedding_noise(a, operands, stream); }
   Launch operator()(const EmbeddingBackward& a) const { return cuda::bind_embedding_backward(a, operands, stream); }
   Launch operator()(const GatherRows&) const { return cuda::bind_gather_rows(operands, stream); }
   Launch operator()(const ScatterRows& a) const { return cuda::bind_scatter_rows(a, operands, stream); }

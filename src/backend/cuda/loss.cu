@@ -1,6 +1,6 @@
 // Computes cross-entropy over a vocabulary, row by row, and the sum of its losses.
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
-// Both are multiplied by the row's weight.
+// Both are multiplied by the row's weight. Label smoothing and z-loss add their terms (program/ops.h).
 #include <cooperative_groups.h>
 
 #include "backend/cuda/bulk.cuh"
@@ -37,12 +37,16 @@ __device__ inline float loss_of(const Softmax& all, float hit, float weight) {
   return static_cast<float>(static_cast<double>(weight) * loss);
 }
 
-// Takes a block for each row; the second walk over the row finds it in the L2 cache.
-template <int N, class T>
+// Takes a block for each row; the second walk over the row finds it in the L2 cache. `kTerms` says that there is label
+// smoothing or z-loss.
+template <int N, bool kTerms, class T>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy_kernel(Rows<T> logits, int64_t vocabulary, const int32_t* targets, const float* weights, float* loss,
-                         int64_t active, bool gradient, float loss_scale, float cap) {
+                         int64_t active, float loss_scale, CrossEntropy op) {
   __shared__ Softmax shared[kLossThreads / 32];
+  __shared__ float sums[kTerms ? 32 : 1];
+  const float cap = op.cap;
+  const bool gradient = op.gradient;
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{kLossThreads} * N;
   T* const x = logits.at(row, 0);
   if (row >= active) {
@@ -55,11 +59,15 @@ __global__ void __launch_bounds__(kLossThreads)
   const float hit = known ? capped(to_float(x[target]), cap) : __int_as_float(0x7fffffff);
 
   Softmax mine;
+  float logit_sum = 0;
 #pragma unroll 4
   for (int64_t col = first; col < vocabulary; col += step) {
     auto values = load_floats<N>(x + col);
 #pragma unroll
-    for (int k = 0; k < N; k++) values[k] = capped(values[k], cap);
+    for (int k = 0; k < N; k++) {
+      values[k] = capped(values[k], cap);
+      if (kTerms) logit_sum += values[k];
+    }
     float maximum = mine.maximum;
 #pragma unroll
     for (int k = 0; k < N; k++) maximum = fmaxf(maximum, values[k]);
@@ -78,7 +86,19 @@ __global__ void __launch_bounds__(kLossThreads)
   }
   __syncthreads();
   const float maximum = shared[0].maximum, total = shared[0].sum;
-  if (threadIdx.x == 0) loss[row] = loss_of({maximum, total}, hit, weights[row]);
+  float factor = 1, share = 0, rest = 1;
+  if constexpr (kTerms) {
+    const double lse = log(static_cast<double>(total)) + static_cast<double>(maximum);
+    const double e = static_cast<double>(op.smoothing), z = static_cast<double>(op.z_loss);
+    const double mean = static_cast<double>(block_sum(logit_sum, sums)) / static_cast<double>(vocabulary);
+    const double terms = lse - (1 - e) * static_cast<double>(hit) - (e > 0 ? e * mean : 0) + z * lse * lse;
+    if (threadIdx.x == 0) loss[row] = static_cast<float>(static_cast<double>(weights[row]) * terms);
+    factor = 1.0f + 2.0f * op.z_loss * static_cast<float>(lse);
+    share = op.smoothing / static_cast<float>(vocabulary);
+    rest = 1.0f - op.smoothing;
+  } else if (threadIdx.x == 0) {
+    loss[row] = loss_of({maximum, total}, hit, weights[row]);
+  }
   if (!gradient) return;
   const float inverse = 1.0f / total, scale = loss_scale * weights[row];
 #pragma unroll 4
@@ -86,8 +106,10 @@ __global__ void __launch_bounds__(kLossThreads)
     auto values = load_floats<N>(x + col);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const float y = capped(values[k], cap), softmax = exponential<T>(y - maximum) * inverse;
-      values[k] = (col + k == target ? softmax - 1.0f : softmax) * scale * cap_slope(y, cap);
+      const float y = capped(values[k], cap);
+      float softmax = exponential<T>(y - maximum) * inverse;
+      if (kTerms) softmax = softmax * factor - share;
+      values[k] = (col + k == target ? softmax - rest : softmax) * scale * cap_slope(y, cap);
     }
     save_floats<N>(x + col, values);
   }
@@ -289,7 +311,8 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   const int32_t* const targets = of.targets;
   const float* const weights = of.weights;
   float* const loss = of.loss;
-  if (const dim3 grid = cluster_grid(logits); grid.x > 0 && attrs.cap == 0)
+  const bool terms = attrs.smoothing > 0 || attrs.z_loss > 0;
+  if (const dim3 grid = cluster_grid(logits); grid.x > 0 && attrs.cap == 0 && !terms)
     return [=, kernel = cluster_kernel(grid.y)](const RuntimeScalars& runtime) {
       const auto active = static_cast<int>(std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows));
       kernel.launch(grid, stream, "cross_entropy", Rows<BFloat16>(logits), static_cast<int>(rows),
@@ -299,8 +322,9 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
     return dispatch_wide(wide({logits}), [&]<int N>() -> Launch {
       return [=](const RuntimeScalars& runtime) {
         const int64_t active = std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows);
-        cross_entropy_kernel<N><<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(
-            Rows<T>(logits), vocabulary, targets, weights, loss, active, attrs.gradient, runtime.loss_scale, attrs.cap);
+        const auto kernel = terms ? cross_entropy_kernel<N, true, T> : cross_entropy_kernel<N, false, T>;
+        kernel<<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(Rows<T>(logits), vocabulary, targets, weights,
+                                                                         loss, active, runtime.loss_scale, attrs);
         check_launch("cross_entropy");
       };
     });

@@ -1,4 +1,5 @@
-// Draws weights and dropout (Srivastava et al., JMLR 15, 2014) from counted streams, with the CPU's bits.
+// Draws weights, dropout (Srivastava et al., JMLR 15, 2014) and noise on embeddings (NEFTune) from counted streams,
+// with the CPU's bits.
 #include <numbers>
 
 #include "backend/cuda/device.cuh"
@@ -50,6 +51,37 @@ struct DropoutBody {
   }
 };
 
+template <class T>
+struct EmbeddingNoiseBody {
+  Rows<T> x;
+  const int32_t* documents;
+  int64_t count;  // of documents
+  DeviceRandom random;
+  uint64_t place;  // in the stream, of the first element
+  int64_t cols;
+  float alpha;  // over the root of cols
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    const int64_t element = row * cols + col, token = element / cols;
+    int64_t first = 0, end = count + 1;  // the first that begins behind the token
+    while (first < end) {
+      const int64_t middle = (first + end) / 2;
+      if (documents[middle] <= token)
+        first = middle + 1;
+      else
+        end = middle;
+    }
+    if (first == 0 || first > count) return;
+    const float most = alpha / sqrtf(static_cast<float>(documents[first] - documents[first - 1]));
+    uint32_t bits[N];
+    random.bits<N>(place + static_cast<uint64_t>(element), bits);
+    auto values = load_floats<N>(x.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] += (static_cast<float>(bits[k] >> 8) * 0x1p-23f - 1.0f) * most;
+    save_floats<N>(x.at(row, col), values);
+  }
+};
+
 }  // namespace
 
 Launch bind_random_fill(const RandomFill& fill, Operands operands, cudaStream_t stream) {
@@ -75,6 +107,21 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
       const uint64_t place = at_step(runtime.step, static_cast<uint64_t>(runtime.first_token * x.cols()));
       launch_elements(stream, Extent{x, y}, wide({x, y}),
                       DropoutBody<T>{Rows<T>(x), Rows<T>(y), random, place, x.cols(), least, scale});
+    };
+  });
+}
+
+Launch bind_embedding_noise(const EmbeddingNoise& noise, Operands operands, cudaStream_t stream) {
+  const auto of = embedding_noise_operands(operands);
+  const int64_t cols = of.x.cols();
+  const auto alpha = static_cast<float>(noise.alpha / std::sqrt(static_cast<double>(cols)));
+  return dispatch_activation(of.x.dtype, [&]<class T>() -> Launch {
+    return [=](const RuntimeScalars& runtime) {
+      const DeviceRandom random(noise.seed, RandomPurpose::EmbeddingNoise, 0);
+      const uint64_t place = at_step(runtime.step, static_cast<uint64_t>(runtime.tokens_before * cols));
+      launch_elements(
+          stream, Extent{of.x}, wide({of.x}),
+          EmbeddingNoiseBody<T>{Rows<T>(of.x), of.documents, documents_of(runtime, of), random, place, cols, alpha});
     };
   });
 }

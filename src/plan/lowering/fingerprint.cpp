@@ -32,7 +32,7 @@ Fields fields_of(const JobSpec& spec) {
   add_fields(fields, kModelFields, spec.model);
   add_fields(fields, kNumericsFields, spec.numerics);
   fields.push_back({std::string(kNumericsFields), "linears that are not quantised", plain_linears(spec), ""});
-  if (spec.objective.kind != ObjectiveKind::Sft) add_fields(fields, kMethodFields, spec.objective);
+  add_fields(fields, kMethodFields, spec.objective);
   add_fields(fields, kCutFields, spec.cut);
   return fields;
 }

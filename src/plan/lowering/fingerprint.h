@@ -18,7 +18,7 @@ inline std::map<std::string, std::string> words_of(BaseFormat) {
 template <RecordOf<Numerics> R, class Visit>
 void visit_fields(R& numerics, Visit&& visit) {
   auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_once_per_step, logits_chunk_rows,
-         beta1, beta2, epsilon, weight_decay, max_grad_norm, state, seed, optimizer] = numerics;
+         beta1, beta2, epsilon, weight_decay, max_grad_norm, state, seed, optimizer, neftune_alpha] = numerics;
   visit("compute", compute);
   visit("compute fp8", fp8_products);
   visit("base", base);
@@ -35,6 +35,7 @@ void visit_fields(R& numerics, Visit&& visit) {
   visit("state_format", state);
   visit("seed", seed);
   visit("optimizer", optimizer);
+  visit("neftune_noise_alpha", neftune_alpha);
 }
 
 // The fields of the adapter are added by themselves.

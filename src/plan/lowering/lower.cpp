@@ -98,7 +98,9 @@ HeadParams head_params(const JobContext& job) {
           static_cast<float>(job.model.logits_cap),
           job.objective.weighs_rows(),
           job.numerics.logits_chunk_rows,
-          job.model.scores};
+          job.model.scores,
+          job.objective.smooths_rows() ? static_cast<float>(job.objective.label_smoothing) : 0,
+          static_cast<float>(job.objective.z_loss)};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {

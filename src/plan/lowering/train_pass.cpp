@@ -191,6 +191,8 @@ class TrainProgram {
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
       pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, job_.model.embedding_factor, &pass.batch);
+      if (job_.numerics.neftune_alpha > 0)
+        builder.embedding_noise(pass.x, pass.batch, {job_.numerics.neftune_alpha, job_.numerics.seed});
       if (pass.tower) builder.splice(pass.x, *pass.tower, pass.rows, pass.images.places);
       builder.forward();
     }

@@ -29,8 +29,9 @@ struct Numerics {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
   StateFormat state = StateFormat::Fp32;   // Bit8 with BF16 products only
-  uint64_t seed = 42;                      // of dropout and stochastic rounding
+  uint64_t seed = 42;                      // of dropout, noise and stochastic rounding
   Optimizer optimizer = Optimizer::AdamW;  // Lion with state in Fp32 only
+  double neftune_alpha = 0;                // of noise on the embeddings of what is trained on; 0: none
 
   bool quantized_base() const { return base_format != BaseFormat::Plain; }
   // Returns the dtype of gradients, which is the products'. Trainable weights are fp32 in value: plain where products
