@@ -273,12 +273,6 @@ Shape stored_shape(const ParamSpec& param) {
   return shape;
 }
 
-int64_t Lora::columns() const {
-  int64_t sum = 0;
-  for (const LoraPart& part : parts) sum += width(part);
-  return sum;
-}
-
 int64_t ParamTable::count(bool trainable_only) const {
   int64_t total = 0;
   for (const ParamSpec& param : params)

@@ -64,7 +64,7 @@ struct Lora {
   ParamId initial_b = kNoParam;
   int pieces() const { return initial_b == kNoParam ? 1 : 2; }
   ParamId a_of(size_t part) const { return a + static_cast<ParamId>(part) * pieces(); }
-  // Returns how many columns of x A^T a part has.
+  // Returns how many columns of x A^T a part has; products may take some of zeros beside them (linear.cpp).
   int64_t width(const LoraPart& part) const { return part.rank * pieces(); }
   double dropout = 0;  // the share of its input that is dropped in training
   // With trained norms of rows (DoRA), a part's rows have the norm m = initial + change. Each of these is the first of
@@ -74,7 +74,6 @@ struct Lora {
   bool scales_rows() const { return change != kNoParam; }
   // Returns whether all parts have one rank and one scale.
   bool even() const;
-  int64_t columns() const;  // returns the width of x A^T, the sum of the parts' widths
 };
 
 // Describes one product y = x W^T (+ bias), over parameters whose rows lie one after the other (q, k and v; gate and

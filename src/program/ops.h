@@ -295,6 +295,9 @@ struct Copy {};
 // x = 0.   x w.
 struct Fill {};
 
+// y = x in the columns that both have, 0 in those that y alone has.   x r [m, n], y w [m, k], fp32|bf16, of one dtype.
+struct FitColumns {};
+
 // hi is the bf16 weight, lo the 16 bits that complete it to fp32: hi = (bits + 0x8000) >> 16, lo = the signed
 // remainder; for exponent 255 hi = bits >> 16 with the quiet bit set for NaN, lo = 0.   x r fp32|bf16|fp16, hi w bf16,
 // lo w int16.
@@ -554,7 +557,7 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
                            LayerNorm, LayerNormBackward, Activate, ActivateBackward, RowNorms, AdaptedNorms,
-                           ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion, EmbeddingNoise>;
+                           ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion, FitColumns, EmbeddingNoise>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

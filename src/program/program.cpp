@@ -82,6 +82,7 @@ constexpr auto describe(const Cast&) { return describe_as("cast"); }
 constexpr auto describe(const Transpose&) { return describe_as("transpose"); }
 constexpr auto describe(const Copy&) { return describe_as("copy"); }
 constexpr auto describe(const Fill&) { return describe_as("fill"); }
+constexpr auto describe(const FitColumns&) { return describe_as("fit_columns"); }
 constexpr auto describe(const SplitMaster&) { return describe_as("split_master"); }
 constexpr auto describe(const JoinMaster&) { return describe_as("join_master"); }
 constexpr auto describe(const RandomFill&) {

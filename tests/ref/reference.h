@@ -314,6 +314,10 @@ class Reference {
   void operator()(const Cast&) { o_[1].values = o_[0].values; }
   void operator()(const Copy&) { o_[1].values = o_[0].values; }
   void operator()(const Fill&) { std::ranges::fill(o_[0].values, 0.0); }
+  void operator()(const FitColumns&) {
+    for (int64_t r = 0; r < o_[1].rows(); r++)
+      for (int64_t c = 0; c < o_[1].cols(); c++) o_[1](r, c) = c < o_[0].cols() ? o_[0](r, c) : 0;
+  }
 
   void operator()(const SplitMaster&) {
     for (size_t i = 0; i < o_[0].values.size(); i++) split(o_[0].values[i], o_[1].values[i], o_[2].values[i]);
