@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "ref/activation_slope.h"
 #include "ref/dora.h"
+#include "ref/embedding_noise.h"
 #include "ref/layer_norm.h"
 #include "ref/quantize.h"
 #include "ref/rope.h"
@@ -510,15 +511,7 @@ class Reference {
       }
   }
 
-  void operator()(const EmbeddingNoise& op) {
-    const Random random(op.seed, RandomPurpose::EmbeddingNoise);
-    for (int64_t d = 0, n = o_[0].cols(); d < facts_.documents; d++)
-      for (int64_t begin = o_[1].index(d) * n, end = o_[1].index(d + 1) * n, i = begin; i < end; i++) {
-        const auto place = at_step(facts_.step, static_cast<uint64_t>(facts_.tokens_before * n + i));
-        o_[0](i / n, i % n) += op.alpha * (2 * static_cast<double>(random.uniform(place)) - 1) /
-                               std::sqrt(static_cast<double>(end - begin));
-      }
-  }
+  void operator()(const EmbeddingNoise& op) { add_noise(op, facts_, o_[0], o_[1]); }
 
   template <class Executors>
   void operator()(const Executors&) {  // HostTask, ReadFile, WriteFile: no backend's
