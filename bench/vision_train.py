@@ -92,7 +92,11 @@ def rival(options):
     import transformers
     from peft import LoraConfig, get_peft_model
 
-    liger = use_liger("qwen2_vl")
+    try:
+        liger = use_liger("qwen2_vl")
+    except Exception as error:  # of a version that does not know this transformers
+        print(f"without Liger: {error}", file=sys.stderr)
+        liger = False
     config = transformers.AutoConfig.from_pretrained(options.folder)
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
