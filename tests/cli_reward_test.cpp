@@ -102,6 +102,9 @@ TEST_F(RewardRun, WhatHasNoScoreIsRefused) {
   expect_refusal(with({"eval", "--model", kModels / "llama"}, data), {"found no tensor 'score.weight'"});
   expect_refusal({"eval", "--model", kModels / "llama", "--data", "pairs.jsonl", "--objective", "orpo", "--scores"},
                  {"--scores: found objective orpo, expected reward"});
+  put(at("alone.jsonl"), R"({"prompt_ids": [5, 6], "completion_ids": [7, 2]})");
+  expect_refusal({"eval", "--model", kModels / "llama", "--data", "alone.jsonl", "--objective", "reward", "--scores"},
+                 {"alone.jsonl, line 1: found the keys", "expected a pair of replies to one prompt"});
 }
 
 }  // namespace

@@ -119,6 +119,29 @@ TEST_F(DatasetFileTest, PairsAreReadBackAndHoldTogetherOrItIsDamaged) {
   EXPECT_TRUE(fails_with<UserError>([&] { read(); }, "not finite"));
 }
 
+TEST_F(DatasetFileTest, EndsOfFilesAreReadBackAndAreThoseOfTheDataOrItIsDamaged) {
+  Dataset of_two;
+  of_two.add({{1, 2}, {kNoLabel, 2}});
+  of_two.end_file();
+  of_two.add({{3, 4}, {kNoLabel, 4}});
+  of_two.end_file();
+  const std::string bytes = written(of_two);
+  EXPECT_EQ(bytes.size(), DatasetFile::bytes(of_two, notes(), kKey));
+  const auto found = read();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->dataset.file_ends(), (std::vector<uint64_t>{1, 2}));
+  const size_t last = bytes.size() - sizeof(uint64_t) - sizeof(uint64_t);
+  for (const auto& [offset, end] : {std::pair(last, uint64_t{3}), {last, 1}, {last - sizeof(uint64_t), 3}}) {
+    std::string damaged = bytes;
+    set(damaged, offset, end);
+    put_summed(damaged);
+    EXPECT_TRUE(fails_with<UserError>([&] { read(); }, "other files than the data has")) << end;
+  }
+  of_two.end_file();
+  written(of_two);
+  EXPECT_TRUE(fails_with<UserError>([&] { read(); }, "other files than the data has")) << "of three";
+}
+
 TEST_F(DatasetFileTest, WeightsAreReadBackAndHaveLabelsOrItIsDamaged) {
   Dataset weighed;
   Sample sample{{1, 2, 3, 4}, {kNoLabel, 2, kNoLabel, 4}};

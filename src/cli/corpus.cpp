@@ -69,6 +69,33 @@ void add_other_replies(Corpus& corpus) {
   if (held_out) corpus.held_out_files = std::move(*held_out);
 }
 
+// Returns a data file's name without its endings.
+std::string stem_of(const std::string& path) {
+  std::filesystem::path name = last_name(path);
+  if (const auto type = find_data_file_type(name)) {
+    if (type->compression != Compression::None) name = name.stem();
+    name = name.stem();
+  }
+  return name.string();
+}
+
+// Returns the samples of each of several files or directories; nothing for one.
+std::vector<NamedSamples> parts_of(const std::vector<std::string>& paths, const Dataset& dataset) {
+  std::vector<NamedSamples> parts;
+  if (paths.size() < 2) return parts;
+  size_t files = 0;
+  uint64_t begin = 0;
+  for (const std::string& path : paths) {
+    files += find_data_files({path}).files.size();
+    const uint64_t end = dataset.file_ends().at(files - 1);
+    const auto alike = [&](const std::string& other) { return stem_of(other) == stem_of(path); };
+    NamedSamples& part = parts.emplace_back();
+    part.name = std::ranges::count_if(paths, alike) > 1 ? path : stem_of(path);
+    for (; begin < end; begin++) part.samples.push_back(static_cast<uint32_t>(begin));
+  }
+  return parts;
+}
+
 }  // namespace
 
 Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
@@ -102,6 +129,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   std::ranges::for_each(options_without_effect(options, {.kinds = kinds}), note);
   std::ranges::for_each(image_options_without_effect(options, corpus.images), note);
   corpus.training_samples = all_samples(corpus.training.samples());
+  corpus.training_parts = parts_of(options.data, corpus.training);
   if (options.validation.empty()) {
     if (objective.scores_others()) add_other_replies(corpus);
     return corpus;
@@ -113,6 +141,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   } else {
     corpus.held_out_files = read(options.validation);
     corpus.validation_samples = all_samples(corpus.held_out_files.samples());
+    corpus.validation_parts = parts_of(options.validation, corpus.held_out_files);
   }
   if (objective.scores_others()) add_other_replies(corpus);
   return corpus;
@@ -242,6 +271,33 @@ StreamSource validation_source(const Corpus& corpus, const Options& options, int
   packing.name = "validation";
   return in_file_order(corpus.validation(), corpus.validation_samples, packing, {1, ranks, micro_batch}, rank,
                        image_batches(corpus, options));
+}
+
+namespace {
+
+std::list<StreamSource> by_part(const Dataset& dataset, const std::vector<NamedSamples>& parts, PackingOptions packing,
+                                const StepShape& shape, int rank, const std::optional<ImageBatches>& images) {
+  packing.shuffle = false;
+  std::list<StreamSource> sources;
+  for (const NamedSamples& part : parts) {
+    packing.name = part.name;
+    sources.emplace_back(dataset, part.samples, packing, shape, RunLength{std::nullopt, 1}, rank, images);
+  }
+  return sources;
+}
+
+}  // namespace
+
+std::list<StreamSource> evaluation_sources(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks,
+                                           int rank, const Heartbeat& heartbeat) {
+  return by_part(corpus.training, corpus.training_parts, packing_options(options, heartbeat), {1, ranks, micro_batch},
+                 rank, image_batches(corpus, options));
+}
+
+std::list<StreamSource> validation_sources(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks,
+                                           int rank, const Heartbeat& heartbeat) {
+  return by_part(corpus.validation(), corpus.validation_parts, packing_options(options, heartbeat),
+                 {1, ranks, micro_batch}, rank, image_batches(corpus, options));
 }
 
 }  // namespace snug

@@ -1,6 +1,8 @@
 // Holds the data sets that the options name, as commands use them.
 #pragma once
 
+#include <list>
+
 #include "base/fields.h"
 #include "cli/plan_report.h"
 #include "cli/text.h"
@@ -8,10 +10,18 @@
 
 namespace snug {
 
+// Holds the samples of one of several files, or directories, that an option names.
+struct NamedSamples {
+  std::string name;  // the file's without its ending, or all of its path where another one has that name too
+  std::vector<uint32_t> samples;
+};
+
 // Holds samples that train and samples that are held out.
 struct Corpus {
   Dataset training, held_out_files;
   std::vector<uint32_t> training_samples, validation_samples;
+  // List the samples by what --data and --validation name, where that is several files or directories.
+  std::vector<NamedSamples> training_parts, validation_parts;
   PromptFormat prompt_format;        // for data that is not tokens already
   std::optional<ImageInput> images;  // what the model takes; nothing: none
   std::vector<std::string> notes;    // lines for the user about data and format
@@ -46,5 +56,10 @@ StreamSource evaluation_source(const Corpus& corpus, const Options& options, int
                                const Heartbeat& heartbeat = {});
 StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
                                const Heartbeat& heartbeat = {});
+// Returns the same by part, in their order; none where the option names one file.
+std::list<StreamSource> evaluation_sources(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks,
+                                           int rank, const Heartbeat& heartbeat = {});
+std::list<StreamSource> validation_sources(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks,
+                                           int rank, const Heartbeat& heartbeat = {});
 
 }  // namespace snug

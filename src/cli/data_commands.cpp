@@ -65,6 +65,21 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   return 0;
 }
 
+namespace {
+
+// Throws CapacityError unless the job fits, and the model that scores its data before, if there is one.
+void require_all_fit(const Planned& planned, const std::optional<Planned>& reference, const Options& options) {
+  require_fit(planned, options);
+  if (!reference) return;
+  try {
+    require_fit(*reference, options);
+  } catch (const CapacityError& error) {
+    throw CapacityError(fmt::format("reference {}: {}", options.reference, error.what()));
+  }
+}
+
+}  // namespace
+
 int plan_command(Options options, const CommandFlags& flags) {
   refuse_disk_dir(options, PlanMode::Look);
   Target target(options);
@@ -88,6 +103,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   if (options.data.empty()) options.block_patches = patches_of_tokens(options);
   JobSpec spec = make_job(options, Purpose::Train);
   if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
+  const std::optional<Planned> reference = look_at_reference(spec, options, target);
   const Planned planned =
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
@@ -95,18 +111,18 @@ int plan_command(Options options, const CommandFlags& flags) {
   say_lines(options_without_effect(options, {.cut = planned.spec.cut}));
   say_notes(planned.spec);
   if (flags.json) {
-    nlohmann::ordered_json json = plan_json(planned, options, summary);
+    nlohmann::ordered_json json = plan_json(planned, options, summary, reference);
     try {
-      require_fit(planned, options);
+      require_all_fit(planned, reference, options);
     } catch (const CapacityError& error) {
       json["reason"] = error.what();
     }
     fmt::print("{}\n", json.dump(2, ' ', false, kReplace));
-    return planned.fit.chosen ? 0 : 3;
+    return json.contains("reason") ? 3 : 0;
   }
-  fmt::print("{}", plan_text(planned, options, summary));
+  fmt::print("{}", plan_text(planned, options, summary, reference));
   if (flags.verbose) fmt::print("{}", kernels_text(planned));
-  require_fit(planned, options);
+  require_all_fit(planned, reference, options);
   return 0;
 }
 
@@ -121,46 +137,88 @@ nlohmann::ordered_json scores_json(const std::vector<std::array<double, 2>>& sco
   return all;
 }
 
-// Prints what an evaluation finds of preferences.
-void say_of_preferences(const EvaluationResult& result, const StepObjective& objective, const PackingReport& report,
-                        const CommandFlags& flags) {
-  const auto either = [&](const char* of_replies, const char* of_scores) {
-    const auto found = number_of(result.metrics, of_replies);
-    return found ? found : number_of(result.metrics, of_scores);
-  };
-  const std::optional<double> accuracy = either("rewards/accuracies", "accuracy");
-  const double margin = either("rewards/margins", "margin").value();  // NaN where one side has no replies
-  const std::string_view what = accuracy ? "pairs" : "replies";
+// Returns a metric of replies, or of a model that gives scores the one in its place.
+std::optional<double> either(const EvaluationResult& result, const char* of_replies, const char* of_scores) {
+  const auto found = number_of(result.metrics, of_replies);
+  return found ? found : number_of(result.metrics, of_scores);
+}
+std::optional<double> accuracy_of(const EvaluationResult& result) {
+  return either(result, "rewards/accuracies", "accuracy");
+}
+// NaN where one side has no replies.
+double margin_of(const EvaluationResult& result) { return either(result, "rewards/margins", "margin").value(); }
+
+// Returns what an evaluation finds, as a line for people.
+std::string text_of(const EvaluationResult& result, bool of_preferences) {
+  if (!of_preferences)
+    return fmt::format("loss {:.4f}  perplexity {:.3f}  over {} tokens ({} of them with loss)", result.loss,
+                       std::exp(result.loss), result.tokens, result.loss_tokens);
+  const std::optional<double> accuracy = accuracy_of(result);
+  const double margin = margin_of(result);
+  return fmt::format("loss {:.4f}{}{}  over {} {} ({} tokens, {} of them with loss)", result.loss,
+                     accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(),
+                     std::isfinite(margin) ? fmt::format("  margin {:.4f}", margin) : std::string(), result.samples,
+                     accuracy ? "pairs" : "replies", result.tokens, result.loss_tokens);
+}
+
+// Returns it as JSON has it.
+nlohmann::ordered_json json_of(const EvaluationResult& result, bool of_preferences) {
+  nlohmann::ordered_json json{{"loss", result.loss}};
+  if (!of_preferences) {
+    json["perplexity"] = std::exp(result.loss);
+  } else {
+    const std::optional<double> accuracy = accuracy_of(result);
+    if (accuracy) json["accuracy"] = *accuracy;
+    json.update({{"margin", margin_of(result)}, {accuracy ? "pairs" : "replies", result.samples}});
+  }
+  json.update({{"tokens", result.tokens}, {"loss_tokens", result.loss_tokens}});
+  return json;
+}
+
+// Prints what an evaluation finds, of all of the data and of its parts.
+void print_evaluation(const Evaluation& found, const std::vector<EvaluationPart>& parts, const StepObjective* objective,
+                      const PackingReport& report, const CommandFlags& flags) {
+  const bool of_preferences = objective != nullptr;
   if (!flags.json) {
-    fmt::print("loss {:.4f}{}{}  over {} {} ({} tokens, {} of them with loss)\n", result.loss,
-               accuracy ? fmt::format("  accuracy {:.3f}", *accuracy) : std::string(),
-               std::isfinite(margin) ? fmt::format("  margin {:.4f}", margin) : std::string(), result.samples, what,
-               result.tokens, result.loss_tokens);
+    fmt::print("{}\n", text_of(found.whole, of_preferences));
+    if (parts.size() > 1)
+      for (size_t i = 0; i < parts.size(); i++)
+        fmt::print("{}: {}\n", parts[i].name, text_of(found.parts[i], of_preferences));
     if (flags.scores)
-      for (const nlohmann::ordered_json& line : scores_json(objective.scores())) fmt::print("{}\n", to_line(line));
+      for (const nlohmann::ordered_json& line : scores_json(objective->scores())) fmt::print("{}\n", to_line(line));
     return;
   }
-  nlohmann::ordered_json line{{"loss", result.loss}};
-  if (accuracy) line["accuracy"] = *accuracy;
-  line.update({{"margin", margin},
-               {what, result.samples},
-               {"tokens", result.tokens},
-               {"loss_tokens", result.loss_tokens},
-               {"samples", report.samples},
-               {"long_samples", report.long_samples}});
-  for (const auto& [name, value] : result.metrics) line[name] = value;
-  if (flags.scores) line["scores"] = scores_json(objective.scores());
-  fmt::print("{}\n", to_line(line));
+  nlohmann::ordered_json json = json_of(found.whole, of_preferences);
+  json.update({{"samples", report.samples}, {"long_samples", report.long_samples}});
+  if (!of_preferences)
+    json.update(
+        {{"lost_tokens", report.lost_tokens}, {"samples_without_loss", report.without_loss + report.cut_off_loss}});
+  for (const auto& [name, value] : found.whole.metrics) json[name] = value;
+  if (parts.size() > 1)
+    for (size_t i = 0; i < parts.size(); i++) {
+      json["files"][parts[i].name] = json_of(found.parts[i], of_preferences);
+      for (const auto& [name, value] : found.parts[i].metrics) json["files"][parts[i].name][name] = value;
+    }
+  if (flags.scores) json["scores"] = scores_json(objective->scores());
+  fmt::print("{}\n", to_line(json));
 }
 
 // Holds what a rank evaluates, and by which objective.
 struct RankEvaluation {
   StreamSource source;
+  std::list<StreamSource> files;  // the same by part, where there are several
   RunObjective objective;
 
   RankEvaluation(const JobSpec& spec, const Corpus& corpus, const Options& options, int rank, Comm* comm)
       : source(evaluation_source(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
+        files(evaluation_sources(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
         objective(spec, corpus, source, nullptr) {}
+
+  std::vector<EvaluationPart> parts() {
+    std::vector<EvaluationPart> parts = objective.parts_of_data(files);
+    if (parts.empty()) parts.push_back({"", &source, source.stream().steps(), objective.of_data()});
+    return parts;
+  }
 
   void say(const FoundReferences& references, bool reports) const {
     if (!reports) return;
@@ -174,38 +232,24 @@ void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus,
                    const CommandFlags& flags) {
   const Fields data = data_fields(corpus, options, session.heartbeat());
   session.agree("the data, or its order", hash_of_fields(data, {kBlockFields, kContentFields}));
-  auto& [source, objective] = rank;
+  const PackingReport& report = rank.source.stream().report();
   if (session.rank() == 0) {
     say_lines(corpus.notes);
-    say_lines(evaluation_notes(source.stream().report(), options, "data"));
+    say_lines(evaluation_notes(report, options, "data"));
   }
-  rank.say(objective.find_references(session, options, {.keep = [&] { rank.objective.keep_references(); }}),
+  rank.say(rank.objective.find_references(session, options, {.keep = [&] { rank.objective.keep_references(); }}),
            session.rank() == 0);
-  const EvaluationResult result = evaluate(session, source, source.stream().steps(), objective.of_data());
-  if (!std::isfinite(result.loss)) {
+  const std::vector<EvaluationPart> parts = rank.parts();
+  const Evaluation found = evaluate(session, parts, rank.objective.of_data());
+  if (!std::isfinite(found.whole.loss)) {
     const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
-    user_error("the loss is {}{}", result.loss,
+    user_error("the loss is {}{}", found.whole.loss,
                weight == UINT64_MAX
                    ? "; every weight is finite: try --compute fp32"
                    : fmt::format(", as '{}' holds a value that is not finite: look at the model's files",
                                  session.spec().table.params[weight].name));
   }
-  if (session.rank() != 0) return;
-  const double perplexity = std::exp(result.loss);
-  const PackingReport& report = source.stream().report();
-  if (objective.of_data()) return say_of_preferences(result, *objective.of_data(), report, flags);
-  if (flags.json)
-    fmt::print("{}\n", to_line({{"loss", result.loss},
-                                {"perplexity", perplexity},
-                                {"tokens", result.tokens},
-                                {"loss_tokens", result.loss_tokens},
-                                {"samples", report.samples},
-                                {"long_samples", report.long_samples},
-                                {"lost_tokens", report.lost_tokens},
-                                {"samples_without_loss", report.without_loss + report.cut_off_loss}}));
-  else
-    fmt::print("loss {:.4f}  perplexity {:.3f}  over {} tokens ({} of them with loss)\n", result.loss, perplexity,
-               result.tokens, result.loss_tokens);
+  if (session.rank() == 0) print_evaluation(found, parts, rank.objective.of_data(), report, flags);
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
 }  // namespace
 
 RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation)
-    : spec_(spec), data_source_(data), validation_source_(validation) {
+    : spec_(spec), corpus_(corpus), data_source_(data), validation_source_(validation) {
   if (!spec.objective.weighs_rows()) return;
   const auto references_of = [&](const Dataset& dataset) -> References& {
     for (auto& [of, references] : references_)
@@ -169,6 +169,35 @@ RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSour
   };
   data_ = serve(corpus.training, data);
   if (validation) validation_ = serve(corpus.validation(), *validation);
+}
+
+std::vector<EvaluationPart> RunObjective::parts(const Dataset& dataset, StepObjective* whole,
+                                                const std::vector<NamedSamples>& names,
+                                                std::list<StreamSource>& sources) {
+  References* known = nullptr;
+  for (auto& [of, references] : references_)
+    if (of == &dataset) known = &references;
+  std::vector<EvaluationPart> parts;
+  auto name = names.begin();
+  for (StreamSource& source : sources) {
+    EvaluationPart& part = parts.emplace_back();
+    part.name = (name++)->name;
+    part.source = &source;
+    part.passes = source.stream().steps();
+    if (!whole) continue;
+    parts_.push_back(make_step_objective(spec_.objective, dataset, source.stream(), known));
+    parts_.back()->belong_to(*whole);
+    part.objective = parts_.back().get();
+  }
+  return parts;
+}
+
+std::vector<EvaluationPart> RunObjective::parts_of_data(std::list<StreamSource>& sources) {
+  return parts(corpus_.training, data_.get(), corpus_.training_parts, sources);
+}
+
+std::vector<EvaluationPart> RunObjective::parts_of_validation(std::list<StreamSource>& sources) {
+  return parts(corpus_.validation(), validation_.get(), corpus_.validation_parts, sources);
 }
 
 namespace {

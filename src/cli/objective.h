@@ -32,6 +32,10 @@ class RunObjective {
 
   StepObjective* of_data() { return data_.get(); }
   StepObjective* of_validation() { return validation_.get(); }
+  // Return the parts of the data, or of what is held out, to be evaluated by the sources that evaluation_sources() or
+  // validation_sources() made, with objectives that belong to that of all.
+  std::vector<EvaluationPart> parts_of_data(std::list<StreamSource>& sources);
+  std::vector<EvaluationPart> parts_of_validation(std::list<StreamSource>& sources);
 
   // Finds the reference's log-probabilities in the cache, and computes the others with a session that is loaded and has
   // trained nothing yet. All ranks call it.
@@ -43,6 +47,8 @@ class RunObjective {
   void keep_references() const;
 
  private:
+  std::vector<EvaluationPart> parts(const Dataset& dataset, StepObjective* whole,
+                                    const std::vector<NamedSamples>& names, std::list<StreamSource>& sources);
   // Reads what the cache knows of a reference; returns what is to be said of a damaged file.
   std::string read_known(const JobSpec& reference, const Options& options, const Heartbeat& heartbeat);
   uint64_t hash_of_known() const;
@@ -51,11 +57,13 @@ class RunObjective {
                         std::chrono::duration<double> spent) const;
 
   const JobSpec& spec_;
+  const Corpus& corpus_;
   StreamSource& data_source_;
   StreamSource* validation_source_;
   std::list<std::pair<const Dataset*, References>> references_;  // of one data set, or of two
   std::vector<Referenced> referenced_;
   std::unique_ptr<StepObjective> data_, validation_;
+  std::vector<std::unique_ptr<StepObjective>> parts_;
   std::filesystem::path file_;
   std::string key_;
   bool computed_ = false;  // some of them, which the file does not have

@@ -49,7 +49,9 @@ std::vector<OptionSpec> data_specs() {
                  "what roles of the file are: human=user,bot=assistant; or system, tool, developer"),
       prompt_option(),
       open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
-      list_option("validation", &O::validation, "held-out files or directories, or a fraction of data such as 0.02"),
+      list_option(
+          "validation", &O::validation,
+          "held-out files or directories, each with metrics under its name, or a fraction of data such as 0.02"),
       word_option("text_split", &O::text_split, {"document", "paragraph", "line"},
                   "what is one sample of a .txt: the file, or what lies between blank lines, or a line"),
       word_option("template", &O::chat_template, {"auto", "chatml", "llama3", "llama2", "mistral", "qwen", "none"},
@@ -282,8 +284,8 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
       text_option("best_metric", &O::best_metric,
-                  "which number of what is held out says which step is the best: eval_loss, or an objective's, such as "
-                  "eval_rewards/accuracies (eval_loss)"),
+                  "which number of what is held out says which step is the best: eval_loss, an objective's, such as "
+                  "eval_rewards/accuracies, or one file's, such as eval_math_loss (eval_loss)"),
       integer_option("early_stopping", &O::early_stopping, 0,
                      "end the run after so many evaluations without a better one; 0 = never (0)"),
       metrics_format_option(),

@@ -374,6 +374,30 @@ std::string full_disk_text(const Planned& planned, const SavingPlan& saving, con
                      limit_text(planned, options, disk), help.empty() ? "" : "; ", help);
 }
 
+// Returns what a model takes that scores the data before the run.
+std::string reference_text(const Planned& reference, const Options& options) {
+  return fmt::format(
+             "{:<13} {}, {} parameters; it scores the data by itself, and is gone before the run takes its memory: "
+             "{}\n",
+             "reference", reference.spec.model.architecture, grouped(reference.spec.table.count(false)),
+             reference.shown().words) +
+         memory_text(reference, options) + phases_text(reference);
+}
+
+nlohmann::ordered_json reference_json(const Planned& reference) {
+  const Forecast& f = reference.shown().forecast;
+  nlohmann::ordered_json json{{"fits", reference.fit.chosen.has_value()},
+                              {"words", reference.shown().words},
+                              {"parameters", reference.spec.table.count(false)},
+                              {"device_bytes", device_bytes(reference, f)},
+                              {"host_bytes", node_bytes(reference, f, Space::Host)},
+                              {"disk_bytes", node_bytes(reference, f, Space::Disk)},
+                              {"ranks", ranks_json(reference.fit.ranks)}};
+  for (const Forecast::Phase& phase : f.phases)
+    json["phases"][phase.name] = phase_bytes(reference, phase, Space::Device);
+  return json;
+}
+
 nlohmann::ordered_json time_json(const Planned& planned) {
   const std::vector<Bound> bounds = bounds_of_step(planned.compiled, planned.pricing);
   nlohmann::ordered_json json{{"bound_by", bounds.front().what}};
@@ -405,8 +429,8 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
       fmt::join(spaces, ", "));
 }
 
-nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
-                                 const std::optional<DataSummary>& data) {
+nlohmann::ordered_json plan_json(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
+                                 const std::optional<Planned>& reference) {
   const Arrangement& a = planned.shown();
   nlohmann::ordered_json json{{"format", 1},
                               {"fits", planned.fit.chosen.has_value()},
@@ -451,6 +475,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
       json["reapply_seconds"] = reapply_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
+  if (reference) json["reference"] = reference_json(*reference);
   json["kernels"] = kernels_json(planned);
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
   json["more_memory"] = json["less_memory"] = nullptr;  // a run does not look for them
@@ -474,7 +499,8 @@ std::string use_text(const Planned& planned, const Options& options) {
          memory_text(planned, options);
 }
 
-std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
+std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
+                      const std::optional<Planned>& reference) {
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
   std::string text =
@@ -497,6 +523,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
+  if (reference) text += reference_text(*reference, options);
   if (planned.fit.chosen) {
     const SavingPlan saving = saving_of(planned, options, data);
     text += saved_text(saving, options) + full_disk_text(planned, saving, options);

@@ -20,9 +20,10 @@ struct DataSummary {
   }
 };
 
-// Returns what `snug plan --json` prints and plan.json holds.
-nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
-                                 const std::optional<DataSummary>& data);
+// Returns what `snug plan --json` prints and plan.json holds. `reference`: the job of the model that --reference names,
+// if there is one.
+nlohmann::ordered_json plan_json(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
+                                 const std::optional<Planned>& reference = std::nullopt);
 
 // Returns how a model that is not trained is held, and whether that fits.
 std::string use_text(const Planned& planned, const Options& options);
@@ -34,6 +35,7 @@ nlohmann::ordered_json ranks_json(const std::vector<RankBytes>& ranks);
 std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all);
 
 // Returns a plan of training at a glance.
-std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data);
+std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
+                      const std::optional<Planned>& reference = std::nullopt);
 
 }  // namespace snug

@@ -44,6 +44,11 @@ std::optional<Planned> plan_reference(const JobSpec& spec, const Options& option
   return plan_use(reference_job(options, spec.model), options_of_reference(options), launched);
 }
 
+std::optional<Planned> look_at_reference(const JobSpec& spec, const Options& options, const Target& target) {
+  if (spec.objective.reference != Reference::Model) return std::nullopt;
+  return plan_job(reference_job(options, spec.model), options_of_reference(options), target, PlanMode::Look);
+}
+
 ScoredPasses score_by_another(const Planned& planned, const Options& options, int rank, int place, Comm* comm,
                               std::span<const ReferencedSamples> all, const ReferenceOptions& reference) {
   const Cut& cut = planned.spec.cut;

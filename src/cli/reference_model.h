@@ -14,6 +14,9 @@ JobSpec reference_job(const Options& options, const ModelSpec& model);
 // Plans it for here and now; nothing where --reference names no model. Throws CapacityError if it does not fit.
 std::optional<Planned> plan_reference(const JobSpec& spec, const Options& options, Comm* launched);
 
+// Plans it for whatever the options name, where nothing is to be run.
+std::optional<Planned> look_at_reference(const JobSpec& spec, const Options& options, const Target& target);
+
 // Names the samples of a data set and how they become blocks.
 struct ReferencedSamples {
   const Dataset& dataset;

@@ -174,8 +174,8 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
 }
 
 // Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
-void begin_run(const Options& options, const Planned& planned, const DataSummary& data,
-               const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
+void begin_run(const Options& options, const Planned& planned, const std::optional<Planned>& reference,
+               const DataSummary& data, const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;
   if (options.overwrite) clear_run(options.out, heartbeat);
   Options effective = options;
@@ -189,7 +189,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   effective.trace = "";
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
-  write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
+  write_text(out / "plan.json", plan_json(planned, options, data, reference).dump(2, ' ', false, kReplace) + "\n");
   write_format(options, planned.spec, write_extra, heartbeat);
 }
 
@@ -308,7 +308,7 @@ Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<
 // Says what is about to run, and all that is noted of it.
 void say_plan(const Run& run, const BlockStream& data, const BlockStream* validation) {
   const Options& options = run.options;
-  log_line(plan_text(run.planned, options, summarise(data)));
+  log_line(plan_text(run.planned, options, summarise(data), run.reference));
   if (!run.machines.empty()) log_line(run.machines);
   say_lines(run.corpus.notes);
   if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
@@ -319,22 +319,30 @@ void say_plan(const Run& run, const BlockStream& data, const BlockStream* valida
 }
 
 // Refuses to judge steps by a number that what is held out does not have.
-void refuse_other_metric(const Options& options, StepObjective* validation) {
+void refuse_other_metric(const Options& options, const TrainerOptions& held_out) {
   std::vector<std::string> names{"eval_loss"};
-  if (validation)
-    for (const std::string& name : validation->metric_names()) names.push_back("eval_" + name);
+  std::ranges::move(held_out.metric_names(), std::back_inserter(names));
   if (std::ranges::find(names, options.best_metric) == names.end())
     user_error("best_metric: found '{}', expected {}{}", options.best_metric, names.size() > 1 ? "one of " : "",
                fmt::join(names, ", "));
 }
 
+// Returns what evaluates all that is held out, and each of its files.
+TrainerOptions held_out_of(RunObjective& objective, std::list<StreamSource>& files) {
+  TrainerOptions held_out;
+  held_out.validation_objective = objective.of_validation();
+  held_out.validation_parts = objective.parts_of_validation(files);
+  return held_out;
+}
+
 // Gives the trainer what it has of the run and of its objective.
-void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective) {
+void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective, const TrainerOptions& held_out) {
   for (const Space space : kSpaces)
     trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
   trainer_options.fields = run.fields;
   trainer_options.objective = objective.of_data();
-  trainer_options.validation_objective = objective.of_validation();
+  trainer_options.validation_objective = held_out.validation_objective;
+  trainer_options.validation_parts = held_out.validation_parts;
   trainer_options.require_owned = [&run] { require_owned(run); };
 }
 
@@ -374,11 +382,12 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                     {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank,
                     image_batches(run.corpus, options));
   std::optional<StreamSource> validation;
-  if (run.corpus.validates()) {
+  if (run.corpus.validates())
     validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
-  }
   RunObjective objective(run.planned.spec, run.corpus, data, validation ? &*validation : nullptr);
-  refuse_other_metric(options, objective.of_validation());
+  std::list<StreamSource> files = validation_sources(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat);
+  const TrainerOptions held_out = held_out_of(objective, files);
+  refuse_other_metric(options, held_out);
   const int64_t steps = data.stream().steps();
   if (reports) {
     say_plan(run, data.stream(), validation ? &validation->stream() : nullptr);
@@ -400,7 +409,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (!run.reference && stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
     return 130;
   TrainerOptions trainer_options = trainer_options_of(options, steps);
-  connect(trainer_options, run, objective);
+  connect(trainer_options, run, objective, held_out);
   std::optional<EventCommand> command;
   trainer_options.event = [&](const nlohmann::ordered_json& event) {
     if (command) command->send(event);
@@ -413,7 +422,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps)
-    begin_run(options, run.planned, summarise(data.stream()), run.write_extra, heartbeat);
+    begin_run(options, run.planned, run.reference, summarise(data.stream()), run.write_extra, heartbeat);
   session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
   if (reports) objective.keep_references();

@@ -178,11 +178,15 @@ TextEncoder encoder_of(const Tokenizer& tokenizer) {
 }
 
 RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encoder,
-                            const std::function<void(const Sample&, const std::string& place)>& visit) {
+                            const std::function<void(const Sample&, const std::string& place)>& visit,
+                            const std::function<void()>& end_of_file) {
   validate(options.shape);
   SampleMaker maker(options, encoder);
   SeenNames names{std::vector<bool>(maker.named().size()), std::vector<bool>(maker.roles().size())};
-  for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, names, visit);
+  for (const std::filesystem::path& path : options.files) {
+    visit_file(path, maker, options, names, visit);
+    if (end_of_file) end_of_file();
+  }
   if (!options.files.empty()) require_names(maker, names, options);
   return maker.kinds();
 }
@@ -329,10 +333,11 @@ Dataset with_other_replies(const Dataset& judged, std::span<const uint32_t> sele
 
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   Dataset dataset;
-  dataset.set_kinds(for_each_sample(options, encoder, [&](const Sample& sample, const std::string& place) {
+  const auto add = [&](const Sample& sample, const std::string& place) {
     if (const uint64_t bytes = dataset.growth(sample); bytes > 0 && options.take) options.take(bytes);
     dataset.add(sample, place);
-  }));
+  };
+  dataset.set_kinds(for_each_sample(options, encoder, add, [&] { dataset.end_file(); }));
   if (options.files.empty()) user_error("data: found no file, expected at least one");
   if (dataset.samples() == 0)
     user_error("{}: found no sample, as no reply is better than another, expected at least one",

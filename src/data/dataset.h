@@ -86,8 +86,10 @@ struct RecordKinds {
 // line or element, key, what was found and what was expected; it names the earliest bad record. Throws UserError for a
 // file without records, for one none of whose records has a field that columns or the prompt name, and for a role that
 // options name and no message of any file has.
+// `end_of_file` is called behind the samples of each file.
 RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encoder,
-                            const std::function<void(const Sample&, const std::string& place)>& visit);
+                            const std::function<void(const Sample&, const std::string& place)>& visit,
+                            const std::function<void()>& end_of_file = {});
 
 // Holds all samples of a data set. A token takes four bytes and a bit; a label that differs from its token, which only
 // token files have, sixteen bytes more. An image takes about as many as its path and its place in messages, and as its
@@ -102,6 +104,10 @@ class Dataset {
 
   const RecordKinds& kinds() const { return kinds_; }
   void set_kinds(RecordKinds kinds) { kinds_ = kinds; }
+  // Notes that a file's samples end here.
+  void end_file() { file_ends_.push_back(static_cast<uint64_t>(samples())); }
+  // Returns by file of the data where its samples end; empty where that was not noted.
+  const std::vector<uint64_t>& file_ends() const { return file_ends_; }
   int64_t samples() const { return static_cast<int64_t>(starts_.size()) - 1; }
   int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
   int64_t length(int64_t sample) const { return static_cast<int64_t>(ids(sample).size()); }
@@ -140,6 +146,7 @@ class Dataset {
   std::vector<uint64_t> starts_{0};  // of each sample in ids_, and the end of the last
   std::vector<uint32_t> seconds_;    // by sample: where its second document begins; empty: samples are one document
   std::vector<float> values_;        // by sample; empty: they have none
+  std::vector<uint64_t> file_ends_;  // by file, in samples
   RecordKinds kinds_;
   DatasetImages images_;
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself

@@ -98,6 +98,7 @@ class DatasetFile::Reader {
     read(std::span(&expected, 1));
     require(sum == expected, "another checksum");
     require_samples(content.dataset);
+    require_files(content.dataset);
     require_images(content.dataset);
     if (content.dataset.all_images().state() != header.image_state) return std::nullopt;
     return content;
@@ -136,6 +137,7 @@ class DatasetFile::Reader {
     hold(header.tokens, sizeof(int32_t), sizeof(int32_t));
     hold(words_of(header.tokens), sizeof(uint64_t), sizeof(uint64_t));
     hold(header.samples, sizeof(uint64_t), sizeof(uint64_t));
+    hold(header.files, sizeof(uint64_t), sizeof(uint64_t));
     hold(header.seconds, sizeof(uint32_t), sizeof(uint32_t));
     hold(header.values, sizeof(float), sizeof(float));
     hold(header.other_labels, sizeof(uint64_t) + sizeof(int32_t), sizeof(OtherLabel));
@@ -179,6 +181,8 @@ class DatasetFile::Reader {
     read(std::span(dataset.has_label_));
     dataset.starts_.resize(header.samples + 1);
     read(std::span(dataset.starts_).subspan(1));
+    dataset.file_ends_.resize(header.files);
+    read(std::span(dataset.file_ends_));
     dataset.seconds_.resize(header.seconds);
     read(std::span(dataset.seconds_));
     dataset.values_.resize(header.values);
@@ -243,6 +247,13 @@ class DatasetFile::Reader {
     }
   }
 
+  void require_files(const Dataset& dataset) const {
+    const std::vector<uint64_t>& ends = dataset.file_ends_;
+    require(ends.empty() || (ends.size() == options_.files.size() && std::ranges::is_sorted(ends) &&
+                             ends.back() == static_cast<uint64_t>(dataset.samples())),
+            "other files than the data has");
+  }
+
   void require_images(const Dataset& dataset) const {
     const DatasetImages& images = dataset.images_;
     uint64_t next_image = 0, next_view = 0, next_sample = 0;
@@ -303,7 +314,7 @@ class DatasetFile::Reader {
 uint64_t DatasetFile::bytes(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key) {
   const DatasetImages& images = dataset.images_;
   return sizeof(DatasetHeader) + key.size() + bytes_of(notes) + dataset.ids_.size() * sizeof(int32_t) +
-         (dataset.has_label_.size() + dataset.starts_.size() - 1) * sizeof(uint64_t) +
+         (dataset.has_label_.size() + dataset.starts_.size() - 1 + dataset.file_ends_.size()) * sizeof(uint64_t) +
          dataset.seconds_.size() * sizeof(uint32_t) + dataset.values_.size() * sizeof(float) +
          dataset.other_labels_.size() * (sizeof(uint64_t) + sizeof(int32_t)) +
          dataset.weights_.size() * (sizeof(uint64_t) + sizeof(float)) +
@@ -321,6 +332,7 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   header.kinds = (dataset.kinds_.conversations ? kConversations : 0) | (dataset.kinds_.texts ? kTexts : 0);
   header.tokens = dataset.ids_.size();
   header.samples = static_cast<uint64_t>(dataset.samples());
+  header.files = dataset.file_ends_.size();
   header.other_labels = dataset.other_labels_.size();
   header.weights = dataset.weights_.size();
   header.seconds = dataset.seconds_.size();
@@ -341,6 +353,7 @@ void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& 
   out.add(std::span(dataset.ids_));
   out.add(std::span(dataset.has_label_));
   out.add(std::span(dataset.starts_).subspan(1));
+  out.add(std::span(dataset.file_ends_));
   out.add(std::span(dataset.seconds_));
   out.add(std::span(dataset.values_));
   out.add_column(dataset.other_labels_, &OtherLabel::first);

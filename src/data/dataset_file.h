@@ -4,10 +4,10 @@
 //   key       the text that tells what the data set was made of
 //   notes     each: the number of its file (4 bytes, -1 for none), its length (8 bytes), its text
 //   arrays    ids (4 bytes a token), a bit a token that has a label in words of 8 bytes, the ends of samples (8 bytes
-//             each), starts of second documents (4 bytes a sample, of pairs alone), values (4 bytes a sample, where
-//             there are any), places (8 bytes) and values (4 bytes) of labels that are not their token, and of
-//             labels' weights that are not 1; of images which samples have some (32 bytes each), where each is (56
-//             bytes), views (20 bytes each), and texts
+//             each), the ends of files in samples (8 bytes each), starts of second documents (4 bytes a sample, of
+//             pairs alone), values (4 bytes a sample, where there are any), places (8 bytes) and values (4 bytes) of
+//             labels that are not their token, and of labels' weights that are not 1; of images which samples have some
+//             (32 bytes each), where each is (56 bytes), views (20 bytes each), and texts
 //   checksum  XXH3 of all before (8 bytes)
 //
 // Numbers are little-endian.
@@ -25,12 +25,13 @@ namespace snug {
 
 struct DatasetHeader {
   static constexpr uint64_t kMagic = 0x0a'73'64'69'67'75'6e'73;  // "snugids\n"
-  static constexpr uint64_t kFormat = 3;                         // a file with another number is another program's
+  static constexpr uint64_t kFormat = 4;                         // a file with another number is another program's
   uint64_t magic = kMagic, format = kFormat;
   uint64_t key_bytes = 0, notes = 0, notes_bytes = 0;
   uint64_t kinds = 0;  // 1: conversations, 2: texts
   uint64_t tokens = 0, samples = 0, other_labels = 0, weights = 0;
   uint64_t seconds = 0, values = 0;  // each none, or as many as samples
+  uint64_t files = 0;
   uint64_t samples_with_images = 0, images = 0, views = 0, image_text = 0;
   uint64_t image_state = 0;  // DatasetImages::state() when it was written
 };

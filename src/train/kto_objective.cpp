@@ -10,8 +10,8 @@ void KtoObjective::begin() {
   others_ = 0;
 }
 
-void KtoObjective::add_others(int64_t pass, const TensorView& losses) {
-  for (const Scored& document : scored(pass, Half::Second, losses)) {
+void KtoObjective::judge_others(std::span<const Scored> documents) {
+  for (const Scored& document : documents) {
     if (document.reply.tokens == 0) continue;
     others_sum_ += document.reply.log_probability - document.reply.reference;
     others_++;

@@ -13,7 +13,6 @@ class KtoObjective : public StepObjective {
   using StepObjective::StepObjective;
 
   void begin() override;
-  void add_others(int64_t pass, const TensorView& losses) override;
   double loss() const override;
   NamedNumbers metrics() const override;
 
@@ -25,6 +24,7 @@ class KtoObjective : public StepObjective {
   };
 
   std::vector<Weight> judge(std::span<const Scored> documents) override;
+  void judge_others(std::span<const Scored> documents) override;
   double divergence() const;
 
   std::vector<Judged> replies_;

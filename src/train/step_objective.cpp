@@ -49,6 +49,19 @@ std::vector<StepObjective::Scored> StepObjective::scored(int64_t pass, Half part
   return all;
 }
 
+void StepObjective::add(int64_t pass, const TensorView& losses) {
+  const std::vector<Scored> documents = scored(pass, learnt(), losses);
+  judge(documents);
+  if (whole_) whole_->judge(documents);
+}
+
+void StepObjective::add_others(int64_t pass, const TensorView& losses) {
+  if (!scores_others()) return;
+  const std::vector<Scored> documents = scored(pass, Half::Second, losses);
+  judge_others(documents);
+  if (whole_) whole_->judge_others(documents);
+}
+
 void StepObjective::weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights,
                           std::span<float> row_losses) {
   std::ranges::fill(weights, 0.0f);

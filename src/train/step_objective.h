@@ -27,8 +27,10 @@ class StepObjective {
   virtual void begin() = 0;
   // Adds the replies of a pass, of documents that are learnt from; or, where the objective scores others first
   // (scores_others()), those others.
-  void add(int64_t pass, const TensorView& losses) { judge(scored(pass, learnt(), losses)); }
-  virtual void add_others(int64_t, const TensorView&) {}
+  void add(int64_t pass, const TensorView& losses);
+  void add_others(int64_t pass, const TensorView& losses);
+  // Makes what is added here be added to another objective of the same data set too, of which this one has a part.
+  void belong_to(StepObjective& whole) { whole_ = &whole; }
   // Adds them, and writes for the rows of this rank, [T] fp32, what RowWeights (model/head.h) holds: sums of rows'
   // losses, and their gradients, are those of the whole step once they are divided by its number of samples.
   void weigh(int64_t pass, int rank, const TensorView& losses, std::span<float> weights, std::span<float> row_losses);
@@ -70,6 +72,8 @@ class StepObjective {
   };
   // Adds documents that are learnt from, and returns what each weighs.
   virtual std::vector<Weight> judge(std::span<const Scored> documents) = 0;
+  // Adds those others.
+  virtual void judge_others(std::span<const Scored>) {}
   // Returns the documents of a pass that were scored, in the order of blocks.
   std::vector<Scored> scored(int64_t pass, Half part, const TensorView& losses) const;
 
@@ -77,6 +81,9 @@ class StepObjective {
   const Dataset& dataset_;
   const BlockStream& stream_;
   References* references_;
+
+ private:
+  StepObjective* whole_ = nullptr;
 };
 
 // Returns the objective of samples that are pairs, or replies with a judgement. `references` is null for an objective

@@ -48,6 +48,13 @@ std::string preferences_text(const NamedNumbers& metrics, const std::string& pre
   return accuracy && margin ? fmt::format("  accuracy {:.2f}  margin {:.3f}", *accuracy, *margin) : "";
 }
 
+// Returns what is held out of one file, as a line.
+std::string text_of_part(const EvaluationPart& part, const NamedNumbers& metrics) {
+  return fmt::format("  {}: held-out loss {:.4f}{}", part.name,
+                     number_of(metrics, metric_of_part(part, "loss")).value(),
+                     preferences_text(metrics, metric_of_part(part, "")));
+}
+
 }  // namespace
 
 void serve_batches(Session& session, BatchSource& source, std::function<int64_t(int64_t index)> pass_of) {
@@ -61,40 +68,79 @@ void serve_batches(Session& session, BatchSource& source, std::function<int64_t(
              });
 }
 
-EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective) {
-  EvaluationResult result;
-  double sum = 0;
-  serve_batches(session, source, [](int64_t) { return 0; });
-  session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    const float* by_rank = views[0].as<float>();
-    for (int64_t i = 0; i < views[0].count(); i++) sum += static_cast<double>(by_rank[i]);
-  });
-  const std::vector<Half> parts = objective ? objective->parts() : std::vector{Half::Both};
-  if (objective) objective->begin();
-  for (const Half part : parts) {
-    const bool learnt = part == parts.back();
-    session.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-      learnt ? objective->add(0, views[0]) : objective->add_others(0, views[0]);
-    });
-    source.choose(part);
-    for (int64_t pass = 1; pass <= passes; pass++) {
-      const BatchSource::Step counts = source.begin_step(pass);
-      result.tokens += learnt ? counts.tokens : 0;
-      result.loss_tokens += learnt ? counts.loss_tokens : 0;
-      result.samples += learnt ? counts.samples : 0;
-      session.run(Task::Evaluate, {}, source.shape_of(session.spec().cut, 0));
-    }
+namespace {
+
+// Runs the passes of a part, of those documents of its samples, and adds what they hold to the result.
+void evaluate_part(Session& session, const EvaluationPart& part, Half half, EvaluationResult& result) {
+  part.source->choose(half);
+  for (int64_t pass = 1; pass <= part.passes; pass++) {
+    const BatchSource::Step counts = part.source->begin_step(pass);
+    result.tokens += counts.tokens;
+    result.loss_tokens += counts.loss_tokens;
+    result.samples += counts.samples;
+    session.run(Task::Evaluate, {}, part.source->shape_of(session.spec().cut, 0));
   }
+}
+
+// Sets loss and metrics; `sum` is of the losses of tokens.
+void finish(EvaluationResult& result, double sum, const StepObjective* objective) {
   check(result.loss_tokens > 0, "an evaluation without loss tokens");
   result.loss = objective ? objective->loss() : sum / static_cast<double>(result.loss_tokens);
   if (objective) result.metrics = objective->metrics();
-  return result;
+}
+
+}  // namespace
+
+Evaluation evaluate(Session& session, std::span<const EvaluationPart> parts, StepObjective* whole) {
+  Evaluation found;
+  found.parts.resize(parts.size());
+  std::vector<double> sums(parts.size());
+  size_t i = 0;
+  bool learnt = true;
+  session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    const float* by_rank = views[0].as<float>();
+    for (int64_t rank = 0; rank < views[0].count(); rank++) sums[i] += static_cast<double>(by_rank[rank]);
+  });
+  session.on(HostJob::TakeScores, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    learnt ? parts[i].objective->add(0, views[0]) : parts[i].objective->add_others(0, views[0]);
+  });
+  if (whole) whole->begin();
+  for (const EvaluationPart& part : parts)
+    if (part.objective) part.objective->begin();
+  const std::vector<Half> halves = whole ? whole->parts() : std::vector{Half::Both};
+  for (const Half half : halves) {
+    learnt = half == halves.back();
+    found.parts.assign(parts.size(), {});  // the documents that are learnt from count, which come last
+    for (i = 0; i < parts.size(); i++) {
+      serve_batches(session, *parts[i].source, [](int64_t) { return 0; });
+      evaluate_part(session, parts[i], half, found.parts[i]);
+    }
+  }
+  double sum = 0;
+  for (i = 0; i < parts.size(); i++) {
+    finish(found.parts[i], sums[i], parts[i].objective);
+    sum += sums[i];
+    found.whole.tokens += found.parts[i].tokens;
+    found.whole.loss_tokens += found.parts[i].loss_tokens;
+    found.whole.samples += found.parts[i].samples;
+  }
+  finish(found.whole, sum, whole);
+  return found;
+}
+
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective) {
+  const EvaluationPart all{"", &source, passes, objective};
+  return evaluate(session, std::span(&all, 1), objective).whole;
 }
 
 bool is_better_greater(std::string_view metric) {
-  constexpr std::string_view kGreater[] = {"accuracies",     "accuracy", "margins",    "margin",
-                                           "rewards/chosen", "logps/",   "mean_reward"};
-  return std::ranges::any_of(kGreater, [&](std::string_view word) { return metric.find(word) != metric.npos; });
+  constexpr std::string_view kGreater[] = {"accuracies",     "accuracy",     "margins",        "margin",
+                                           "rewards/chosen", "logps/chosen", "logps/rejected", "mean_reward"};
+  return std::ranges::any_of(kGreater, [&](std::string_view word) { return metric.ends_with(word); });
+}
+
+std::string metric_of_part(const EvaluationPart& part, std::string_view metric) {
+  return fmt::format("eval_{}_{}", part.name, metric);
 }
 
 std::vector<std::string> TrainerOptions::metric_names() const {
@@ -102,6 +148,11 @@ std::vector<std::string> TrainerOptions::metric_names() const {
   if (objective) names = objective->metric_names();
   if (validation_objective)
     for (const std::string& name : validation_objective->metric_names()) names.push_back("eval_" + name);
+  for (const EvaluationPart& part : validation_parts) {
+    names.push_back(metric_of_part(part, "loss"));
+    if (!part.objective) continue;
+    for (const std::string& name : part.objective->metric_names()) names.push_back(metric_of_part(part, name));
+  }
   return names;
 }
 
@@ -209,6 +260,8 @@ Ending Trainer::run() {
     if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
       progress.clear();
       options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
+      if (metrics_.eval_loss)
+        for (const EvaluationPart& part : options_.validation_parts) options_.log(text_of_part(part, metrics_.others));
     }
     if (due & kStop) ending = Ending::Interrupted;
     const int64_t left_to_trace = first + kTracedSteps - 1 - number;
@@ -356,7 +409,19 @@ void Trainer::refuse_non_finite(int64_t number) {
 }
 
 void Trainer::evaluate_now() {
-  const EvaluationResult result = evaluate(session_, *validation_, validation_passes_, options_.validation_objective);
+  const std::vector<EvaluationPart>& parts = options_.validation_parts;
+  EvaluationResult result;
+  if (parts.empty()) {
+    result = evaluate(session_, *validation_, validation_passes_, options_.validation_objective);
+  } else {
+    const Evaluation found = evaluate(session_, parts, options_.validation_objective);
+    result = found.whole;
+    for (size_t i = 0; i < parts.size(); i++) {
+      metrics_.others.emplace_back(metric_of_part(parts[i], "loss"), found.parts[i].loss);
+      for (const auto& [name, value] : found.parts[i].metrics)
+        metrics_.others.emplace_back(metric_of_part(parts[i], name), value);
+    }
+  }
   metrics_.eval_loss = result.loss;
   for (const auto& [name, value] : result.metrics) metrics_.others.emplace_back("eval_" + name, value);
   const bool by_loss = options_.best_metric == "eval_loss";

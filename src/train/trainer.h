@@ -53,6 +53,15 @@ struct Interval {
   bool epochs = false;
 };
 
+// Holds a part of what is evaluated, with a name: each of its passes is a "step" of one pass of the source, for which
+// an `objective` is made; null: the cross-entropy of labels.
+struct EvaluationPart {
+  std::string name;
+  BatchSource* source = nullptr;
+  int64_t passes = 0;
+  StepObjective* objective = nullptr;
+};
+
 struct TrainerOptions {
   std::filesystem::path out;
   Schedule schedule;
@@ -68,7 +77,10 @@ struct TrainerOptions {
   std::filesystem::path trace;                    // a Chrome trace of the first steps is written there; empty: none
   StepObjective* objective = nullptr;             // of the data; null: the cross-entropy of its labels
   StepObjective* validation_objective = nullptr;  // of what is held out
-  PerSpace<uint64_t> overhead{};                  // bytes taken besides the arenas
+  // Lists what is held out by its files, of which each has metrics of its own besides those of all; empty: one. Their
+  // objectives belong to that of all.
+  std::vector<EvaluationPart> validation_parts{};
+  PerSpace<uint64_t> overhead{};  // bytes taken besides the arenas
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
                     // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
@@ -91,12 +103,22 @@ struct EvaluationResult {
 // blocks. An `objective` is made for the source.
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective = nullptr);
 
+// Returns the same of parts, and of all of them together, whose objective is `whole`: they go through the model once.
+struct Evaluation {
+  EvaluationResult whole;
+  std::vector<EvaluationResult> parts;
+};
+Evaluation evaluate(Session& session, std::span<const EvaluationPart> parts, StepObjective* whole);
+
 // Returns the first parameter, of those that this rank has in memory and that were not updated within the backward,
 // with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. It must
 // be called when nothing runs.
 uint64_t non_finite_weight(Session& session);
 // Names the sync point at which each rank brings the parameter that it found.
 constexpr const char* kNonFiniteWeight = "the search for a weight that is not finite";
+
+// Returns the name in metrics.jsonl of a part's number: "eval_math_loss".
+std::string metric_of_part(const EvaluationPart& part, std::string_view metric);
 
 enum class Ending : uint8_t { Done, Interrupted };
 

@@ -11,6 +11,7 @@ foreach(name
         cli_models_test
         cli_owner_test
         cli_plan_test
+        cli_evaluation_test
         cli_preferences_test
         cli_reward_test
         cli_report_test
