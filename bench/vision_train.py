@@ -49,8 +49,10 @@ def write_inputs(shape, count, folder):
                                "mlp_ratio": 4, "in_chans": 3, "patch_size": 14, "spatial_merge_size": 2,
                                "temporal_patch_size": 2, "hidden_act": "quick_gelu"}  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(FIXTURE / name, folder / name)
+    processor = json.loads((FIXTURE / "preprocessor_config.json").read_text()) | {"max_pixels": 12845056}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     draw, noise = random.Random(1), numpy.random.default_rng(1)
     lines = []
     for number in range(count):
