@@ -7,6 +7,7 @@
 #   tokenizers   2,000 texts for every kind of tokenizer.json, cut as the `tokenizers` library cuts them
 #   llama        exported files in llama.cpp, and files of its quantiser (scripts/check_llama_cpp.py): half an hour
 #   gguf         a real model as a GGUF file, evaluated as by transformers, and trained (scripts/check_real_gguf.py)
+#   preferences  DPO of a real model, looked at by held-out pairs (scripts/demo_preferences.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,10 +48,14 @@ check_gguf() {
   python3 scripts/check_real_gguf.py --snug "$snug" --out "$out/gemma"
 }
 
+check_preferences() {
+  scripts/demo_preferences.sh
+}
+
 cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release --target snug
 failed=()
-[ $# -gt 0 ] || set -- tokenizers llama gguf
+[ $# -gt 0 ] || set -- tokenizers llama gguf preferences
 for part in "$@"; do
   printf '\n-- %s\n' "$part"
   # In a shell of its own, in which the first command that fails ends the part.
