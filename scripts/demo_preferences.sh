@@ -23,7 +23,7 @@ scripts/fetch_demo.sh
 say "Pairs: to each of 72 questions the Jargon File's answer is preferred to the model's own"
 if [ ! -f "$demo/answers.jsonl" ]; then
   python3 scripts/preference_pairs.py questions "$demo/train.jsonl" --count 72 --longest 200 >"$demo/questions.jsonl"
-  show $snug generate --model "$demo/model" --prompts "$demo/questions.jsonl" --max-new-tokens 32 --json \
+  $snug generate --model "$demo/model" --prompts "$demo/questions.jsonl" --max-new-tokens 32 --json \
     >"$demo/answers.jsonl.part"
   mv "$demo/answers.jsonl.part" "$demo/answers.jsonl"
 fi
