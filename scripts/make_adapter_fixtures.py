@@ -62,6 +62,9 @@ ADAPTERS = {
     "tied_together": ("tied", {"target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"],
                                "ensure_weight_tying": True}, None),
     "biases": ("tied", {"target_modules": ["q_proj", "o_proj"], "bias": "all"}, None),
+    "rank_12": ("own_head", {"r": 12, "lora_alpha": 12}, None),
+    "rank_20": ("tied", {"r": 20, "lora_alpha": 20}, None),
+    "ranks": ("own_head", {"r": 8, "rank_pattern": {"q_proj": 12, "k_proj": 4, "up_proj": 20}}, None),
     "dora": ("own_head", {"use_dora": True}, None),
     "dora_uneven": ("tied", UNEVEN | {"use_dora": True, "use_rslora": True,
                                       "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"]}, None),
@@ -78,8 +81,8 @@ BEGUN = {
 # and how much faster LoRA+ trains halves B.
 RUNS = {
     **{name: (name, None, 1) for name in ("plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear",
-                                          "tied_saved_embedding", "tied_saved_head", "tied_together", "dora",
-                                          "dora_uneven")},
+                                          "tied_saved_embedding", "tied_saved_head", "tied_together", "rank_12",
+                                          "rank_20", "ranks", "dora", "dora_uneven")},
     "plain_plus": ("plain", None, 16),
     "uneven_plus": ("uneven", None, 4),
     "dora_plus": ("dora", None, 16),

@@ -6,6 +6,7 @@
 #
 #   tokenizers   2,000 texts for every kind of tokenizer.json, cut as the `tokenizers` library cuts them
 #   llama        exported files in llama.cpp, and files of its quantiser (scripts/check_llama_cpp.py): half an hour
+#   images       a small model that learns to name drawings (scripts/demo_images.sh)
 #   gguf         a real model as a GGUF file, evaluated as by transformers, and trained (scripts/check_real_gguf.py)
 #   preferences  DPO of a real model, looked at by held-out pairs (scripts/demo_preferences.sh)
 set -euo pipefail
@@ -44,6 +45,10 @@ check_llama() {
     --snug "$snug" --out "$out/llama_cpp"
 }
 
+check_images() {
+  scripts/demo_images.sh
+}
+
 check_gguf() {
   python3 scripts/check_real_gguf.py --snug "$snug" --out "$out/gemma"
 }
@@ -55,7 +60,7 @@ check_preferences() {
 cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release --target snug
 failed=()
-[ $# -gt 0 ] || set -- tokenizers llama gguf preferences
+[ $# -gt 0 ] || set -- tokenizers llama images gguf preferences
 for part in "$@"; do
   printf '\n-- %s\n' "$part"
   # In a shell of its own, in which the first command that fails ends the part.

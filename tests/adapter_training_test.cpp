@@ -33,8 +33,9 @@ const std::vector<std::string> kAlphas{"gate_proj=11", "layers\\.[0-9]+\\.self_a
 // What each stored run trains, as options.
 std::map<std::string, Options> runs() {
   std::map<std::string, Options> all;
-  for (const char* name : {"plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear",
-                           "tied_saved_embedding", "tied_saved_head", "tied_together", "dora", "dora_uneven"})
+  for (const char* name :
+       {"plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear", "tied_saved_embedding",
+        "tied_saved_head", "tied_together", "rank_12", "rank_20", "ranks", "dora", "dora_uneven"})
     all[name] = options_from(name);
   all["plain_plus"] = options_from("plain");
   all["plain_plus"].lora_plus_ratio = 16;

@@ -256,7 +256,10 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"qwen2", true, DType::BF16, 2, BaseFormat::Plain, false, 0.0},
                     TinyCase{"llama", true, DType::F32, 2, BaseFormat::Nf4, false, 0.25},
                     TinyCase{"granite", true, DType::BF16, 1, BaseFormat::Int8, false, 0.0},
-                    TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true, 0.0}));
+                    TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true, 0.0},
+                    TinyCase{"../vision/minicpmv", false, DType::F32, 2},
+                    TinyCase{"../vision/minicpmv", false, DType::BF16, 2},
+                    TinyCase{"../vision/minicpmv", true, DType::BF16, 1, BaseFormat::Int8}));
 
 }  // namespace
 }  // namespace snug

@@ -1,4 +1,6 @@
 // Images from data files to a model that answers from pixels, by the program itself, on a tower of two layers.
+#include <cstring>
+
 #include "cli_fixture.h"
 
 namespace snug {
@@ -31,10 +33,39 @@ class Images : public Cli {
                                     {"mlp_ratio", 2},
                                     {"temporal_patch_size", 2}});
     put(at("model/config.json"), config.dump());
+    put_records();
+  }
+
+  void put_records() {
     std::string records;
     for (const auto& [image, answer] : kAnswers) records += record(image, answer);
     records += record("", "Nothing.");
     put(at("data.jsonl"), records);
+  }
+
+  void expect_answers(const Words& more = {}) {
+    const Words all = with({"--freeze-vision-tower", "false", "--freeze-projector", "false"}, more);
+    EXPECT_THAT(run_well(train(all)).err, HasSubstr("images        up to "));
+    for (const auto& [image, answer] : kAnswers)
+      EXPECT_THAT(run_well({"generate", "--model", "run/model", "--compute", "fp32", "--prompt", "What?", "--image",
+                            kImages / image, "--max-new-tokens", "8"})
+                      .out,
+                  HasSubstr(answer))
+          << image;
+    EXPECT_THAT(run_well({"generate", "--model", "run/model", "--compute", "fp32", "--prompt", "What?",
+                          "--max-new-tokens", "12"})
+                    .out,
+                HasSubstr("Nothing."));
+  }
+
+  void expect_resumed() {
+    const Words two = train({"--ranks", "2", "--batch-size", "4", "--max-steps", "6", "--save-every", "3"});
+    run_well(two);
+    const std::vector<double> expected = losses("run");
+    fs::rename(at("run"), at("whole"));
+    run_well(with(two, {"--max-steps", "3"}));
+    run_well({"train", "run/job.yaml", "--resume", "--max-steps", "6"});
+    EXPECT_EQ(losses("run"), expected);
   }
 
   static std::string record(const std::string& image, const std::string& answer) {
@@ -58,29 +89,71 @@ class Images : public Cli {
                                                                                 {"rgb8.png", "Two."}};
 };
 
-TEST_F(Images, AModelLearnsToAnswerFromPixels) {
-  const Words all{"--freeze-vision-tower", "false", "--freeze-projector", "false"};
-  EXPECT_THAT(run_well(train(all)).err, HasSubstr("images        up to "));
-  for (const auto& [image, answer] : kAnswers)
-    EXPECT_THAT(run_well({"generate", "--model", "run/model", "--compute", "fp32", "--prompt", "What?", "--image",
-                          kImages / image, "--max-new-tokens", "8"})
-                    .out,
-                HasSubstr(answer))
-        << image;
-  EXPECT_THAT(
-      run_well({"generate", "--model", "run/model", "--compute", "fp32", "--prompt", "What?", "--max-new-tokens", "12"})
-          .out,
-      HasSubstr("Nothing."));
+// MiniCPM-Llama3-V 2.5 in small: slices, and a resampler.
+class Slices : public Images {
+ protected:
+  void SetUp() override {
+    Images::SetUp();
+    fs::remove(at("model/preprocessor_config.json"));
+    auto tokenizer = nlohmann::json::parse(text_of(at("model/tokenizer.json")));
+    auto& added = tokenizer["added_tokens"];
+    const nlohmann::json like = added.back();
+    for (const char* token : {"<unk>", "<image>", "</image>", "<slice>", "</slice>"}) {
+      nlohmann::json one = like;
+      one.update({{"id", added.back()["id"].get<int>() + 1}, {"content", token}});
+      added.push_back(one);
+    }
+    put(at("model/tokenizer.json"), tokenizer.dump());
+    put(at("model/config.json"), nlohmann::json{{"architectures", {"MiniCPMV"}},
+                                                {"model_type", "minicpmv"},
+                                                {"version", "2.5"},
+                                                {"hidden_size", 128},
+                                                {"intermediate_size", 128},
+                                                {"num_hidden_layers", 2},
+                                                {"num_attention_heads", 4},
+                                                {"num_key_value_heads", 2},
+                                                {"rms_norm_eps", 1e-5},
+                                                {"rope_theta", 1e4},
+                                                {"max_position_embeddings", 512},
+                                                {"tie_word_embeddings", false},
+                                                {"vocab_size", 270},
+                                                {"query_num", 3},
+                                                {"patch_size", 14},
+                                                {"slice_config", {{"max_slice_nums", 4}, {"scale_resolution", 28}}},
+                                                {"vision_config",
+                                                 {{"hidden_size", 32},
+                                                  {"intermediate_size", 48},
+                                                  {"num_hidden_layers", 2},
+                                                  {"num_attention_heads", 2},
+                                                  {"image_size", 70},
+                                                  {"patch_size", 14}}}}
+                                     .dump());
+  }
+};
+
+TEST_F(Images, AModelLearnsToAnswerFromPixels) { expect_answers(); }
+TEST_F(Slices, AModelLearnsToAnswerFromPixels) { expect_answers({"--learning-rate", "3e-3", "--max-steps", "60"}); }
+TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
+TEST_F(Slices, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
+
+// An adapter's file holds the resampler whole where it is trained, under the names that PEFT gives it.
+TEST_F(Slices, AResamplerIsSavedBesideAnAdapterAndUsed) {
+  run_well(train({"--method", "lora", "--freeze-projector", "false", "--max-steps", "4"}));
+  const std::string file = text_of(at("run/adapter/adapter_model.safetensors"));
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, file.data(), sizeof(bytes));
+  const auto header = nlohmann::json::parse(file.substr(sizeof(bytes), bytes));
+  for (const char* name : {"query", "proj", "attn.in_proj_weight", "attn.in_proj_bias", "kv_proj.weight", "ln_q.bias"})
+    EXPECT_TRUE(header.contains(std::string("base_model.model.resampler.") + name)) << name;
+  EXPECT_TRUE(header.contains("base_model.model.llm.model.layers.0.self_attn.q_proj.lora_A.weight"));
+  for (const auto& [name, tensor] : header.items()) EXPECT_EQ(name.find("vpm."), std::string::npos) << name;
+  const Words base{"generate", "--model", "model", "--init", "random", "--prompt", "What?", "--max-new-tokens", "4"};
+  run_well(with(base, {"--adapter", "run/adapter", "--image", kImages / "rgb8.png"}));
 }
 
-TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) {
-  const Words two = train({"--ranks", "2", "--batch-size", "4", "--max-steps", "6", "--save-every", "3"});
-  run_well(two);
-  const std::vector<double> expected = losses("run");
-  fs::rename(at("run"), at("whole"));
-  run_well(with(two, {"--max-steps", "3"}));
-  run_well({"train", "run/job.yaml", "--resume", "--max-steps", "6"});
-  EXPECT_EQ(losses("run"), expected);
+TEST_F(Slices, PlansCountPatchesOfViewsWhereThereIsNoData) {
+  EXPECT_THAT(run_well({"plan", "--model", "model", "--image-tokens", "9", "--sequence-length", "64"}).out,
+              HasSubstr("up to 12 patches a block"));  // 3 views of 4
 }
 
 TEST_F(Images, WhatIsNotThereIsRefused) {

@@ -111,6 +111,10 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(NormSpec{"norm.weight", 1e-5, false, NormKind::Layer, "norm.bias"});
   expect_every_field_counts(HeadShape{4, 2, 16});
   expect_every_field_counts(read_model_config(vision() / "qwen2_5_vl").spec.tower);
+  const ModelSpec resampled = read_model_config(vision() / "minicpmv").spec;
+  expect_every_field_counts(resampled.tower);
+  expect_every_field_counts(resampled.projector());
+  expect_every_field_counts(LinearPart{"attn.in_proj", 384, "", "attn.in_proj_{}"});
   expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
   expect_every_field_counts(
@@ -130,7 +134,7 @@ TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
   expect_every_member_visited(ModelSpec{}, {"layers, which are added one by one", "positions"});
   expect_every_member_visited(LayerSpec{}, {});
   expect_every_member_visited(LinearSpec{}, {});
-  expect_every_member_visited(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv"}, {});
+  expect_every_member_visited(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv", "qkv_{}"}, {});
   expect_every_member_visited(NormSpec{}, {});
   expect_every_member_visited(HeadShape{}, {});
   expect_every_member_visited(RopeParameters{}, {});

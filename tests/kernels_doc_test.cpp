@@ -71,10 +71,10 @@ std::vector<Row> all_rows() {
     add_attention(rows, DType::BF16, dim);
   for (const int64_t dim : {128, 256}) add_attention(rows, DType::BF16, dim, 50);
   add_attention(rows, DType::F32, 128);
-  for (const int64_t rank : {8, 16, 64, 4, 12}) add_adapted(rows, 2048, 4096, rank);
+  for (const int64_t rank : {8, 16, 24, 64}) add_adapted(rows, 2048, 4096, rank);
   add_adapted(rows, 64, 4096, 16);
   add_adapted(rows, 2048, 4096, 16, DType::F32);
-  for (const int64_t rank : {8, 16, 64, 4, 12}) add_adapter_backward(rows, rank);
+  for (const int64_t rank : {8, 16, 24, 64}) add_adapter_backward(rows, rank);
   for (const int64_t columns : {14336, 10000}) add_swiglu(rows, columns);
   for (const auto& [gate, word] :
        {std::pair(Activation::GeluTanh, ", gate GELU by tanh"), std::pair(Activation::GeluQuick, ", gate quick GELU"),

@@ -76,6 +76,20 @@ inline void add_transpose(OpCases& cases) {
                      0});
 }
 
+// Wider and narrower, by groups of elements and one by one, over numbers that are no zeros.
+inline void add_fit_columns(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const auto& [n, k] : {std::pair(12, 16), std::pair(16, 12), std::pair(3, 8), std::pair(8, 8), std::pair(9, 1),
+                               std::pair(4000, 4096), std::pair(4096, 3000)})
+      for (const int64_t rows : {1, 3, 517})
+        cases.push_back({fmt::format("fit_columns.{}.{}to{}.of{}", name(t), n, k, rows),
+                         FitColumns{},
+                         {in("x", t, {rows, n}, strewn({kInfinity, -0.0, kNaN}), 4), out("y", t, {rows, k}, 8)},
+                         {},
+                         0,
+                         0});
+}
+
 inline void add_norm(OpCases& cases) {
   for (const DType t : kActivations)
     for (const Shape& shape :
@@ -452,6 +466,7 @@ inline OpCases op_cases() {
   add_adapted(cases);
   add_swiglu_gemm(cases);
   add_transpose(cases);
+  add_fit_columns(cases);
   add_attention(cases);
   add_capped_attention(cases);
   add_long_attention(cases);

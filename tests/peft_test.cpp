@@ -195,9 +195,11 @@ TEST(PeftTensors, AreWhatTheyAreUnderAnyName) {
       {"x.lora_magnitude_vector.weight", "base_model.model.x.lora_magnitude_vector", PeftTensorKind::Magnitude},
       {"x.lora_magnitude_vector.a.b.weight", "", PeftTensorKind::Other},
       {"base_model.model.x.lora_B.bias", "", PeftTensorKind::Other},
-      {"step", "", PeftTensorKind::Other},
+      {"base_model.model.resampler.modules_to_save.default.query", "resampler.query", PeftTensorKind::Whole},
+      {"base_model.model.resampler.query", "resampler.query", PeftTensorKind::Other},
+      {"step", "step", PeftTensorKind::Other},
       {"", "", PeftTensorKind::Other},
-      {"...", "", PeftTensorKind::Other},
+      {"...", "...", PeftTensorKind::Other},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(parse_peft_tensor(c.name).kind, c.kind) << c.name;

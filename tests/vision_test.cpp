@@ -1,6 +1,10 @@
 // Models of texts and images beside transformers and peft, from their stored answers (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "image/processor.h"
+#include "model/towers.h"
 #include "parity.h"
 #include "train/generate.h"
 
@@ -91,10 +95,10 @@ TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
     const std::vector<int32_t>& ids = samples[s].ids;
     generator.look(samples[s].images, [&](const ImageViews& views) {
       RuntimeScalars counts;
-      return fill_images({samples[s]}, kTokens, true, spec.model.tower, views, counts);
+      return fill_images({samples[s]}, kTokens, true, spec.model, views, counts);
     });
     const auto& images = samples[s].images;
-    const auto after_image = static_cast<size_t>(images[0].begin + images[0].rows * images[0].columns);
+    const auto after_image = static_cast<size_t>(images[0].begin + samples[s].tokens_of(images[0]));
     for (const size_t length : {ids.size(), after_image, ids.size() - 1}) {
       generator.feed_prompt(std::span(ids).first(length));
       const std::vector<float>& all = reference.at(fmt::format("logits.{}", s));
@@ -105,7 +109,44 @@ TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl"),
+TEST_P(Vision, ValuesOfTheTowerAreRecomputedAsThoseOfTheTextAre) {
+  for (const Recompute recompute : {Recompute::None, Recompute::Block}) {
+    JobSpec spec = vision_job(GetParam());
+    spec.strategy = plain_strategy(spec.table, recompute);
+    std::set<std::string> layers;  // of which something is recomputed
+    const TinySession session(spec, 1);
+    for (const Program& program : session.compiled().set.programs)
+      for (const Op& op : program.ops)
+        if (op.site.find(".recompute") != op.site.npos && std::holds_alternative<Gemm>(op.attrs))
+          layers.insert(op.site.substr(0, op.site.find(".fwd")));
+    EXPECT_EQ(layers.size(), recompute == Recompute::None ? 0 : spec.model.layers.size())
+        << fmt::format("{}", fmt::join(layers, " "));
+  }
+}
+
+// Passes have room for as many views as have the fewest patches, and a table for the longest side.
+TEST(Towers, NoViewOfAPictureHasFewerPatchesThanTheTowerSays) {
+  for (const auto& [resolution, patch] : {std::pair{448, 14}, {56, 14}, {28, 14}, {8, 4}, {100, 14}}) {
+    ImageProcessor processor = minicpm_processor(9, 96);
+    processor.sizing = OverviewAndSlices{.resolution = resolution, .max_slices = 9};
+    processor.patch = patch;
+    const int64_t least = towers::least_patches(resolution, patch, 200);
+    const double longest = (resolution / patch + 1) * std::sqrt(200.0) + 2;
+    int64_t found = INT64_MAX;
+    for (int64_t height = 1; height <= 2 * resolution; height++)
+      for (int64_t width = 1; width <= std::min<int64_t>(200 * height, 5000); width += 1 + width / 40) {
+        if (height > 200 * width) continue;
+        for (const ImageView& view : plan_image(processor, width, height, "a picture").views) {
+          found = std::min(found, view.rows * view.columns);
+          EXPECT_LE(static_cast<double>(std::max(view.rows, view.columns)), longest);
+        }
+      }
+    EXPECT_GE(found, least) << resolution;
+    EXPECT_LE(least, resolution / patch * (resolution / patch));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl", "minicpmv"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -216,10 +216,10 @@ EmbeddingBackwardOperands embedding_backward_operands(Operands& operands) {
   return of;
 }
 
-int64_t segments_of(const RuntimeScalars& runtime, int64_t tokens) {
-  check(0 <= runtime.segments && runtime.segments <= tokens, "embedding_backward: {} segments of {} tokens",
-        runtime.segments, tokens);
-  return runtime.segments;
+int64_t segments_of(const EmbeddingBackward& embedding, const RuntimeScalars& runtime, int64_t tokens) {
+  const int64_t segments = embedding.patches ? runtime.patch_segments : runtime.segments;
+  check(0 <= segments && segments <= tokens, "embedding_backward: {} segments of {} rows", segments, tokens);
+  return segments;
 }
 
 ScatterRowsOperands scatter_rows_operands(Operands& operands) {

@@ -114,7 +114,7 @@ struct EmbeddingBackwardOperands {
 };
 EmbeddingBackwardOperands embedding_backward_operands(Operands& operands);
 // Returns how many segments a run has. Throws InternalError if they are more than its tokens.
-int64_t segments_of(const RuntimeScalars& runtime, int64_t tokens);
+int64_t segments_of(const EmbeddingBackward& embedding, const RuntimeScalars& runtime, int64_t tokens);
 
 struct ScatterRowsOperands {
   TensorView y;

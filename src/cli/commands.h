@@ -29,6 +29,7 @@ struct CommandFlags {
 
 int plan_command(Options options, const CommandFlags& flags);
 int train_command(Options options, const CommandFlags& flags);
+int init_command(Options options, const CommandFlags& flags);
 int eval_command(Options options, const CommandFlags& flags);
 int generate_command(Options options, const CommandFlags& flags);
 int chat_command(Options options, const CommandFlags& flags);

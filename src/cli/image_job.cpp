@@ -28,6 +28,8 @@ std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& m
   if (options.freeze_vision_tower) {
     frozen.push_back(model.tower.prefix + model.tower.patches);
     frozen.push_back(module_of(model.tower.layer_prefix));
+    for (const std::string* const tensor : {&model.tower.position_rows, &model.tower.final_norm.weight})
+      if (!tensor->empty()) frozen.push_back(module_of(*tensor));
   }
   if (options.freeze_projector) frozen.push_back(module_of(model.tower.projector_prefix));
   if (options.freeze_language_model) {
@@ -56,13 +58,16 @@ int64_t patches_of_tokens(const Options& options) {
   if (options.image_tokens > options.sequence_length)
     user_error("image_tokens: found {}, expected at most sequence_length, {}", options.image_tokens,
                options.sequence_length);
-  return options.image_tokens * model.projector().joined_rows;
+  const LayerSpec& projector = model.projector();
+  if (projector.queries == 0) return options.image_tokens * projector.joined_rows;
+  // A picture's views have about as many patches as a square one has.
+  return std::max(int64_t{1}, options.image_tokens / projector.queries) * model.tower.square_patches;
 }
 
 std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
   if (options.block_patches == 0) return {};
-  const int64_t row = spec.model.projector().joined_rows, most = round_up(options.block_patches, row),
-                few = round_up(ceil_div(most, 4), row);
+  const int64_t row = spec.model.tower.merge * spec.model.tower.merge, most = round_up(options.block_patches, row),
+                few = std::max(round_up(ceil_div(most, 4), row), spec.model.tower.least_patches);
   std::vector<int64_t> shapes{most};
   if (few < most) shapes.push_back(few);
   const auto trains_tower = [](const ParamSpec& param) { return param.tower && param.trainable; };
@@ -72,7 +77,7 @@ std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
 
 ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
   return {.processor = input.processor,
-          .tower = {model.tower.merge, model.tower.window},
+          .tower = {model.tower.merge, model.tower.window, model.projector().queries, model.tower.position_side},
           .rows = {.threads = usable_cores(), .most_bytes = kDecodingBytes}};
 }
 

@@ -88,6 +88,14 @@ ImageInput minicpm(const JsonObject& config, const fs::path& model, const Tokeni
     input.processor.patch = slices.integer("patch_size", 1, 64, input.processor.patch);
   }
   require_same(config, "patch_size", input.processor.patch);
+  // The model has room for views of this size.
+  const auto resolution = std::get<OverviewAndSlices>(input.processor.sizing).resolution;
+  if (config.has("slice_config"))
+    require_same(config.object("slice_config"), "scale_resolution", resolution);
+  else if (resolution != OverviewAndSlices().resolution)
+    user_error(
+        "{}: found scale_resolution {} in preprocessor_config.json, expected {}, as config.json has no slice_config",
+        model.string(), resolution, OverviewAndSlices().resolution);
   input.markup.pad = "<unk>";
   input.markup.begin = "<image>";
   input.markup.end = "</image>";

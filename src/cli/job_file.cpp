@@ -125,7 +125,7 @@ void parse_job(const std::string& text, const std::string& path, Options& option
     if (key == "format") continue;
     const OptionSpec& spec = find_option(key, path);
     if (!seen.insert(spec.key).second) user_error("{}: found key '{}' twice, expected it once", path, spec.key);
-    if (item.second.IsSequence() && !spec.list)
+    if (item.second.IsSequence() && !spec.is_list())
       user_error("{}, key '{}': found a list, expected one value", path, spec.key);
     try {
       if (item.second.IsNull()) continue;

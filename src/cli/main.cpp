@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "cli/checkpoint_choice.h"
+#include "cli/command_table.h"
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/inputs.h"
@@ -18,100 +19,12 @@
 #include "cli/job_file.h"
 #include "cli/launch.h"
 #include "cli/limits.h"
+#include "cli/option_pages.h"
 #include "cli/target.h"
 
 namespace {
 
 using namespace snug;
-
-struct Command {
-  std::string name, help;
-  std::vector<std::string> options;  // keys that it takes; empty: all
-  std::function<int(const Options&, const CommandFlags&)> run;
-};
-
-const std::vector<std::string> kModelKeys{"model",         "family",      "init",        "adapter", "checkpoint",
-                                          "seed",          "compute",     "base_format", "threads", "device",
-                                          "device_memory", "host_memory", "cache_dir"};
-// These keys say where weights lie, for commands that several ranks run.
-const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
-const std::vector<std::string> kDataKeys{"objective",
-                                         "data",
-                                         "data_format",
-                                         "columns",
-                                         "roles",
-                                         "prompt",
-                                         "max_samples",
-                                         "template",
-                                         "train_on",
-                                         "thinking",
-                                         "sequence_length",
-                                         "long_samples",
-                                         "packing",
-                                         "text_split",
-                                         "image_dir",
-                                         "image_min_pixels",
-                                         "image_max_pixels",
-                                         "max_slices"};
-
-// These keys say what is made of the images of prompts.
-const std::vector<std::string> kImageKeys{"image_dir", "image_min_pixels", "image_max_pixels", "max_slices"};
-
-// These keys say what is made of replies that are judged.
-const std::vector<std::string> kPreferenceKeys{"preference_loss",    "beta",
-                                               "label_smoothing",    "nll_weight",
-                                               "simpo_gamma",        "reference",
-                                               "reference_cache",    "desirable_weight",
-                                               "undesirable_weight", "center_coefficient"};
-
-// These commands run on several ranks.
-const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
-
-// These commands take no model.
-const std::vector<std::string> kWithoutModel{"import", "doctor", "report", "translate"};
-
-std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-std::vector<Command> commands() {
-  return {
-      {"plan", "what a job takes, to the byte, before it starts; exit 3 if nothing fits", {}, plan_command},
-      {"train", "plan, then train", {}, train_command},
-      {"eval", "mean loss and perplexity of a model, or model + adapter, on data",
-       join(join(kModelKeys, kRankKeys), join(join(kDataKeys, kPreferenceKeys), {"micro_batch_size"})), eval_command},
-      {"generate", "complete prompts, as chat turns if the model has a chat template",
-       join(join(kModelKeys, kRankKeys), join(kImageKeys, {"template"})), generate_command},
-      {"chat", "a conversation: a line is a turn; without a chat template each line is completed by itself",
-       join(join(kModelKeys, kRankKeys), join(kImageKeys, {"template", "sequence_length"})), chat_command},
-      {"merge", "base + adapter -> a model directory", join(kModelKeys, {"template", "out", "overwrite"}),
-       merge_command},
-      {"export", "a model, or model + adapter -> a GGUF file for llama.cpp, and a Modelfile for Ollama",
-       join(kModelKeys, {"template", "out", "overwrite"}), export_command},
-      {"import",
-       "a GGUF file, or a model in GPTQ, AWQ, compressed-tensors or fp8 -> a plain model directory",
-       {"out", "overwrite"},
-       import_command},
-      {"doctor",
-       "measure this machine: a table, and a profile for --machine; about half a minute, with GPUs two, "
-       "best on a quiet one",
-       {"out", "threads"},
-       doctor_command},
-      {"tokenize", "token ids and loss mask, as training sees them",
-       join(kDataKeys, {"model", "family", "adapter", "cache_dir"}), tokenize_command},
-      {"report",
-       "runs -> one page of HTML that needs no network: curves, memory against the plan, timeline, samples, job",
-       {"out"},
-       report_command},
-      {"translate",
-       "options of LLaMA-Factory, llama-recipes, OpenRLHF, MiniCPM-V, axolotl, TRL, transformers, DeepSpeed or "
-       "accelerate "
-       "-> a job file, with what became of each; exit 2 if what is trained would change",
-       {"out", "overwrite", "ranks"},
-       translate_command},
-  };
-}
 
 // Holds what one subcommand's flags were given on the command line, before they are applied over the job file.
 struct Given {
@@ -120,11 +33,22 @@ struct Given {
   CommandFlags flags;
 };
 
+// Writes an option's value once: that a flag may be repeated is no part of its value.
+class OnceFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_type_name().empty() ? "" : " " + option->get_type_name();
+  }
+};
+
 void add_option(CLI::App& app, const OptionSpec& spec, Given& given) {
   std::vector<std::string>& values = given.values[spec.key];
-  CLI::Option* option = app.add_option(spec.flag(), values, spec.help)->type_name("")->allow_extra_args(false);
-  if (spec.is_bool) option->expected(0, 1);
-  if (!spec.list) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  CLI::Option* option = app.add_option(spec.flag(), values, help_line(spec))
+                            ->type_name(value_name(spec.type))
+                            ->group(spec.group)
+                            ->allow_extra_args(false);
+  if (spec.is_bool()) option->expected(0, 1);
+  if (!spec.is_list()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 void add_command_flags(CLI::App& app, const std::string& command, Given& given) {
@@ -133,6 +57,12 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_flag("--verbose", given.flags.verbose, "every kind of op with its kernel, rate and seconds of a step");
   if (command == "import") {
     app.add_option("file", given.flags.file, "the GGUF file, or the directory or id of the model")->required();
+  } else if (command == "schema") {
+    app.add_option("--as", given.flags.format,
+                   "json: a schema of job files, for editors; markdown: a page; bash: what completes command lines")
+        ->type_name("WORD")
+        ->check(CLI::IsMember({"json", "markdown", "bash"}))
+        ->allow_extra_args(false);
   } else if (command == "doctor") {
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
   } else if (command == "report") {
@@ -197,8 +127,8 @@ Options options_over(const std::string& job_file, const Given& given) {
   for (const auto& [key, values] : given.values) {
     const OptionSpec& spec = find_option(key, "command line");
     if (values.empty()) continue;
-    const bool bare_flag = spec.is_bool && (values.back().empty() || values.back() == "{}");
-    const std::string text = spec.list ? fmt::format("{}", fmt::join(values, ",")) : values.back();
+    const bool bare_flag = spec.is_bool() && (values.back().empty() || values.back() == "{}");
+    const std::string text = spec.is_list() ? fmt::format("{}", fmt::join(values, ",")) : values.back();
     spec.set(options, bare_flag ? "true" : text);
     options.flags.insert(spec.key);
   }
@@ -208,7 +138,7 @@ Options options_over(const std::string& job_file, const Given& given) {
 // Returns the job file's options with the flags over them. A run that is resumed without a job file uses its own.
 Options effective_options(Given given) {
   for (auto& [key, values] : given.values) {  // 'snug train --resume job.yaml': the word after a bare flag
-    if (!find_option(key, "command line").is_bool || values.empty() || !given.job_file.empty()) continue;
+    if (!find_option(key, "command line").is_bool() || values.empty() || !given.job_file.empty()) continue;
     if (!values.back().ends_with(".yaml") && !values.back().ends_with(".yml")) continue;
     given.job_file = std::exchange(values.back(), "true");
   }
@@ -251,8 +181,7 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
     const std::string key = words[i].substr(begin, words[i].find('=') - begin);
     if (begin == 2 && app.get_option_no_throw(with_dashes("--" + key))) continue;
     const OptionSpec& spec = find_option(key, "command line", taken_by(app));
-    if (!command.options.empty() && std::ranges::find(command.options, spec.key) == command.options.end())
-      user_error("command line: 'snug {}' does not take '--{}'", command.name, key);
+    if (!command.takes(spec.key)) user_error("command line: 'snug {}' does not take '--{}'", command.name, key);
   }
 }
 
@@ -277,22 +206,38 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
   user_error("command line: {}; 'snug {} --help' lists the options", text, word);
 }
 
+// Prints the table of options in one of its forms.
+int print_options(const std::string& form, const CLI::App& app) {
+  if (form != "bash") {
+    fmt::print("{}", form == "markdown" ? options_page() : job_schema() + "\n");
+    return kDone;
+  }
+  std::vector<CommandWords> words;
+  for (const Command& command : commands()) {
+    words.push_back({command.name, {}});
+    for (const CLI::Option* option : app.get_subcommand(command.name)->get_options())
+      for (const std::string& name : option->get_lnames()) words.back().flags.push_back("--" + name);
+  }
+  fmt::print("{}", bash_completion(words));
+  return kDone;
+}
+
 int dispatch(int argc, char** argv) {
   CLI::App app{
       "snug: fine-tunes large language models on the machine one has; says beforehand, to the byte, what it "
       "takes.\nEvery option is also a key of the job file (snug train job.yaml); sizes read 24GiB, 512MiB.",
       "snug"};
   app.require_subcommand(1);
+  app.formatter(std::make_shared<OnceFormatter>());
   app.set_version_flag("--version", "snug " SNUG_VERSION);
-  const std::vector<Command> all = commands();
+  const std::vector<Command>& all = commands();
   std::vector<Given> given(all.size());
   for (size_t i = 0; i < all.size(); i++) {
     CLI::App* sub = app.add_subcommand(all[i].name, all[i].help);
     add_command_flags(*sub, all[i].name, given[i]);
     for (const OptionSpec& spec : option_specs()) {
       if (all[i].name == "generate" && spec.key == "prompt") continue;  // there --prompt is the text itself
-      if (all[i].options.empty() || std::ranges::find(all[i].options, spec.key) != all[i].options.end())
-        add_option(*sub, spec, given[i]);
+      if (all[i].takes(spec.key)) add_option(*sub, spec, given[i]);
     }
   }
   const std::vector<std::string> words(argv, argv + argc);
@@ -307,15 +252,16 @@ int dispatch(int argc, char** argv) {
   }
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
+      if (all[i].name == "schema") return print_options(given[i].flags.format, app);
       Options options = effective_options(given[i]);
       require_memory_for_process(thread_count(options));
       const FileLock used = choose_checkpoint(options);
       take_adapters_base(options);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
-      if (options.model.empty() && std::ranges::find(kWithoutModel, all[i].name) == kWithoutModel.end())
+      if (options.model.empty() && all[i].needs_model)
         user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
-      if (std::ranges::find(kOnRanks, all[i].name) == kOnRanks.end()) require_one_process(all[i].name);
+      if (!all[i].on_ranks) require_one_process(all[i].name);
       find_inputs(options, all[i].name != "tokenize" ? Needed::Weights
                            : given[i].flags.text     ? Needed::Tokenizer
                                                      : Needed::Config);

@@ -80,6 +80,10 @@ std::string write_cadence(const Cadence& cadence) {
   return fmt::format("{}", cadence.count);
 }
 
+ValueType integer_type(int64_t least, int64_t most) {
+  return {ValueKind::Integer, {}, static_cast<double>(least), static_cast<double>(most)};
+}
+
 std::string parse_word(const std::string& text, const std::string& key, const std::vector<std::string>& words) {
   if (std::ranges::find(words, text) == words.end())
     user_error("{}: found '{}', expected one of {}", key, text, fmt::join(words, ", "));
@@ -93,34 +97,43 @@ OptionSpec text_option(std::string key, std::string Options::*field, std::string
 
 OptionSpec word_option(const std::string& key, std::string Options::*field, std::vector<std::string> words,
                        const std::string& help) {
-  return {key, fmt::format("{} ({})", help, fmt::join(words, ", ")),
+  return {key,
+          help,
           [=](Options& o, const std::string& t) { o.*field = parse_word(t, key, words); },
-          [field](const Options& o) { return o.*field; }};
+          [field](const Options& o) { return o.*field; },
+          {ValueKind::Word, words}};
 }
 
 OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64_t least, std::string help,
                           int64_t most) {
   return {key, std::move(help),
           [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least, most); },
-          [field](const Options& o) { return fmt::format("{}", o.*field); }};
+          [field](const Options& o) { return fmt::format("{}", o.*field); }, integer_type(least, most)};
 }
 
 OptionSpec open_integer_option(const std::string& key, std::optional<int64_t> Options::*field, std::string help,
                                int64_t most, int64_t least) {
   return {key, std::move(help),
           [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least, most); },
-          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
+          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); },
+          integer_type(least, most)};
 }
 
 OptionSpec number_option(const std::string& key, double Options::*field, double least, double most, std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, least, most); },
-          [field](const Options& o) { return fmt::format("{}", o.*field); }};
+  return {key,
+          std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, least, most); },
+          [field](const Options& o) { return fmt::format("{}", o.*field); },
+          {ValueKind::Number, {}, least, most}};
 }
 
 OptionSpec open_number_option(const std::string& key, std::optional<double> Options::*field, double most,
                               std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, 0, most); },
-          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
+  return {key,
+          std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, 0, most); },
+          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); },
+          {ValueKind::Number, {}, 0, most}};
 }
 
 OptionSpec bool_option(const std::string& key, bool Options::*field, std::string help) {
@@ -128,28 +141,37 @@ OptionSpec bool_option(const std::string& key, bool Options::*field, std::string
           std::move(help),
           [=](Options& o, const std::string& t) { o.*field = parse_bool(t, key); },
           [field](const Options& o) { return o.*field ? "true" : "false"; },
-          false,
-          true};
+          {ValueKind::Bool}};
 }
 
 OptionSpec size_option(const std::string& key, std::optional<uint64_t> Options::*field, std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_size(t, key); },
-          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
+  return {key,
+          std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_size(t, key); },
+          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); },
+          {ValueKind::Size}};
 }
 
 OptionSpec list_option(std::string key, std::vector<std::string> Options::*field, std::string help) {
-  return {std::move(key), std::move(help), [field](Options& o, const std::string& t) { o.*field = split_list(t); },
-          [field](const Options& o) { return join_list(o.*field); }, true};
+  return {std::move(key),
+          std::move(help),
+          [field](Options& o, const std::string& t) { o.*field = split_list(t); },
+          [field](const Options& o) { return join_list(o.*field); },
+          {ValueKind::List}};
 }
 
 OptionSpec cadence_option(const std::string& key, Cadence Options::*field, std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_cadence(t, key); },
-          [field](const Options& o) { return write_cadence(o.*field); }};
+  return {key,
+          std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_cadence(t, key); },
+          [field](const Options& o) { return write_cadence(o.*field); },
+          {ValueKind::Cadence}};
 }
 
 OptionSpec map_option(const std::string& key, std::map<std::string, std::string> Options::*field, std::string item,
                       std::string help) {
-  return {key, std::move(help),
+  return {key,
+          std::move(help),
           [=](Options& o, const std::string& text) {
             (o.*field).clear();
             for (const std::string& found : split_list(text)) {
@@ -165,7 +187,7 @@ OptionSpec map_option(const std::string& key, std::map<std::string, std::string>
             for (const auto& [name, value] : o.*field) items.push_back(name + "=" + value);
             return join_list(items);
           },
-          true};
+          {ValueKind::Map}};
 }
 
 OptionSpec targets_option() {
@@ -202,9 +224,10 @@ OptionSpec keep_option() {
 OptionSpec base_format_option() {
   const std::vector<std::string> words{"bf16", "fp32", "int8", "nf4", "fp8"};
   return {"base_format",
-          "how frozen linears are kept: bf16, fp32, int8, nf4 or fp8 (as the model's files have it, else as compute)",
+          "how frozen linears are kept (as the model's files have it, else as compute)",
           [=](Options& o, const std::string& t) { o.base_format = parse_word(t, "base_format", words); },
-          [](const Options& o) { return o.base_format.value_or(""); }};
+          [](const Options& o) { return o.base_format.value_or(""); },
+          {ValueKind::Word, words}};
 }
 
 // Takes a backslash and an n for a new line, as shells and YAML's plain text cannot spell it otherwise.

@@ -23,6 +23,9 @@ Cadence parse_cadence(const std::string& text, const std::string& key);
 std::string write_cadence(const Cadence& cadence);
 std::string parse_word(const std::string& text, const std::string& key, const std::vector<std::string>& words);
 
+// Returns the type of whole numbers from least to most.
+ValueType integer_type(int64_t least, int64_t most);
+
 // ---- Kinds of options -----------------------------------------------------------------------------------------------
 
 constexpr int64_t kMaxOpenCount = 1 << 30;

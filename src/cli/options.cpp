@@ -88,8 +88,9 @@ std::vector<OptionSpec> image_specs() {
 std::vector<OptionSpec> rate_specs() {
   using O = Options;
   return {
-      open_number_option("learning_rate", &O::learning_rate, 1e3,
-                         "2e-4 for lora, 1e-5 for full; 5e-6 and 5e-7 for other objectives than sft"),
+      open_number_option(
+          "learning_rate", &O::learning_rate, 1e3,
+          "by how much weights move in a step (lora 2e-4, full 1e-5; 5e-6 and 5e-7 for other objectives than sft)"),
       open_number_option("learning_rate_vision", &O::learning_rate_vision, 1e3,
                          "of the tower that images go through (learning_rate)"),
       open_number_option("learning_rate_projector", &O::learning_rate_projector, 1e3,
@@ -194,7 +195,7 @@ std::vector<OptionSpec> training_specs() {
                   "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "apart from the gradient, not on norms and biases (0)"),
       number_option("beta1", &O::beta1, 0, kMostBeta, "of the first moment; of lion, of what gives the sign (0.9)"),
-      open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment (0.999); of lion's moment (0.99)"),
+      open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment, or lion's one (0.999; lion 0.99)"),
       number_option("epsilon", &O::epsilon, kLeastEpsilon, 1, "AdamW's (1e-8)"),
       number_option(
           "max_grad_norm", &O::max_grad_norm, 0, 1e9,
@@ -205,7 +206,8 @@ std::vector<OptionSpec> training_specs() {
        "or "
        "the next multiple of the ranks)",
        [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMaxBatch); },
-       [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); }},
+       [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); },
+       integer_type(1, kMaxBatch)},
       number_option("neftune_noise_alpha", &O::neftune_noise_alpha, 0, 1e3,
                     "NEFTune: noise on the embeddings of what is trained on, uniform up to this / sqrt(tokens of the "
                     "document x hidden size); 5 is usual (0)"),
@@ -216,7 +218,7 @@ std::vector<OptionSpec> training_specs() {
       open_integer_option("epochs", &O::epochs, "times through the data (1)", 100'000),
       {"seed", "data order, fresh adapters, random weights (42)",
        [](Options& o, const std::string& t) { o.seed = static_cast<uint64_t>(parse_integer(t, "seed", 0)); },
-       [](const Options& o) { return fmt::format("{}", o.seed); }},
+       [](const Options& o) { return fmt::format("{}", o.seed); }, integer_type(0, INT64_MAX)},
       bool_option("shuffle", &O::shuffle, "draw samples in random order (true)"),
   };
 }
@@ -253,11 +255,11 @@ std::vector<OptionSpec> machine_specs() {
           "recompute", &O::recompute,
           "what layers compute again in backward: auto, none, mlp, attention, block (all of it) or a number of layers"),
       text_option("offload_states", &O::offload_states,
-                  "optimizer state to offload: auto, none, host, disk, or a fraction (to the host)"),
+                  "optimizer state to offload: auto, none, host, disk, or a fraction, to the host (auto)"),
       text_option("offload_gradients", &O::offload_gradients,
                   "gradients to offload between passes and update: auto, none, host, disk, or a fraction"),
       text_option("offload_parameters", &O::offload_parameters,
-                  "weights to offload, sharded: auto, none, host, disk, or a fraction (to the host)"),
+                  "weights to offload, sharded: auto, none, host, disk, or a fraction, to the host (auto)"),
       bool_option(
           "speculative_updates", &O::speculative_updates,
           "update offloaded state within the backward as if nothing were clipped, and again where it was; "
@@ -267,9 +269,10 @@ std::vector<OptionSpec> machine_specs() {
           "offload_activations", &O::offload_activations,
           "what layers keep for their backward to offload: auto, none, host, disk, or a fraction of the layers"),
 
-      text_option("out", &O::out,
-                  "what is made: the run's directory (runs/<date>-<model>), the model's or export's, doctor's profile "
-                  "(machine.json), the report (report.html), or the translated job (standard output)"),
+      text_option(
+          "out", &O::out,
+          "what is made: the directory of the run, model or export, doctor's profile, the page of a report, or the "
+          "translated job (runs/<date>-<model>; machine.json, report.html, standard output)"),
       text_option(
           "cache_dir", &O::cache_dir,
           "directory for what is made of GGUF files, quantised models, checkpoints and large data, whose token ids "
@@ -316,12 +319,19 @@ void refuse_empty(OptionSpec& spec) {
 
 const std::vector<OptionSpec>& option_specs() {
   static const std::vector<OptionSpec> specs = [] {
-    std::vector<OptionSpec> all = data_specs();
-    std::ranges::move(image_specs(), std::back_inserter(all));
-    std::ranges::move(preference_specs(), std::back_inserter(all));
-    std::ranges::move(rate_specs(), std::back_inserter(all));
-    std::ranges::move(training_specs(), std::back_inserter(all));
-    std::ranges::move(machine_specs(), std::back_inserter(all));
+    std::vector<OptionSpec> all;
+    const auto add = [&](const char* group, std::vector<OptionSpec> specs) {
+      for (OptionSpec& spec : specs) {
+        spec.group = group;
+        all.push_back(std::move(spec));
+      }
+    };
+    add("Model and data", data_specs());
+    add("Images", image_specs());
+    add("Objectives", preference_specs());
+    add("Learning rate", rate_specs());
+    add("Training", training_specs());
+    add("Machine and run", machine_specs());
     std::ranges::for_each(all, refuse_empty);
     std::ranges::for_each(all, note_as_given);
     return all;
@@ -344,6 +354,33 @@ std::string join_list(const std::vector<std::string>& items) {
     for (const char c : item) text += c == ',' || c == '\\' ? std::string{'\\', c} : std::string{c};
   }
   return text;
+}
+
+namespace {
+
+// Returns where the parenthesis begins that ends a help, or its size.
+size_t parenthesis(const std::string& help) {
+  if (!help.ends_with(')')) return help.size();
+  int open = 0;
+  for (size_t i = help.size(); i-- > 0;) {
+    open += help[i] == ')' ? 1 : help[i] == '(' ? -1 : 0;
+    if (open == 0) return i;
+  }
+  return help.size();
+}
+
+}  // namespace
+
+std::string OptionSpec::meaning() const {
+  const size_t end = help.find_last_not_of(' ', parenthesis(help) - 1);
+  return help.substr(0, end == help.npos ? 0 : end + 1);
+}
+
+std::string OptionSpec::default_text() const {
+  const std::string holds = get(Options());
+  const size_t begin = parenthesis(help);
+  if (begin == help.size() || (type.kind == ValueKind::Word && !holds.empty())) return holds;
+  return help.substr(begin + 1, help.size() - begin - 2);
 }
 
 std::string OptionSpec::flag() const {

@@ -108,15 +108,29 @@ struct Options {
 };
 
 // Describes one option: how its text is read and written back.
+// Says what values an option has, for help pages, editors and shells.
+enum class ValueKind : uint8_t { Text, Word, Integer, Number, Bool, Size, Cadence, List, Map };
+struct ValueType {
+  ValueKind kind = ValueKind::Text;
+  std::vector<std::string> words{};       // of Word: all there are
+  std::optional<double> least{}, most{};  // of Integer and Number
+};
+
 struct OptionSpec {
   std::string key;   // "learning_rate"
-  std::string help;  // one line, with values and default
+  std::string help;  // one line, which ends with what holds where nothing is given, in parentheses: "... (0.9)"
   std::function<void(Options&, const std::string& text)> set;
   std::function<std::string(const Options&)> get;
-  bool list = false;     // may be repeated as a flag, or be a list in the file
-  bool is_bool = false;  // as a flag it needs no value
+  ValueType type{};
+  std::string group{};  // of options that stand together on help pages: "Data"
 
-  std::string flag() const;  // "--learning-rate"
+  std::string flag() const;                                      // "--learning-rate"
+  bool is_bool() const { return type.kind == ValueKind::Bool; }  // as a flag it needs no value
+  // Returns whether it may be repeated as a flag, or be a list in the file.
+  bool is_list() const { return type.kind == ValueKind::List || type.kind == ValueKind::Map; }
+  // Return its help without what stands at its end in parentheses, and that; empty where there is none.
+  std::string meaning() const;
+  std::string default_text() const;
 };
 
 // Returns the options in the order of the help page.

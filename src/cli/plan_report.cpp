@@ -514,7 +514,8 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                       planned.target.cuda() ? machine->cards->name
                                             : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
                                                           a.cut.ranks > 1 ? " a rank" : ""));
-  if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data) + images_text(a.cut);
+  if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data);
+  text += images_text(a.cut);
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);

@@ -14,18 +14,23 @@ namespace snug {
 struct ImageViews {
   TensorView pixels;  // [P, K], fp32 or bf16
   std::span<int32_t> positions, images, windows, places;
+  std::span<int32_t> table_rows{}, table_order{}, table_starts{}, table_ids{};  // with rows added to patches
+  std::span<int32_t> image_rows{}, queries{};                                   // with queries
 };
 // Returns the views that HostJob::FillImages gets.
 ImageViews image_views(std::span<const TensorView> views);
 
 // Says how a model takes patches.
 struct TowerShape {
-  int64_t merge = 1;   // patches a side that become one row, whose patches follow each other
-  int64_t window = 0;  // patches a side of the windows that attention may be in; 0: none
+  int64_t merge = 1;          // patches a side that become one row, whose patches follow each other
+  int64_t window = 0;         // patches a side of the windows that attention may be in; 0: none
+  int64_t queries = 0;        // rows of every image; 0: as many as squares of merge x merge
+  int64_t position_side = 0;  // rows of a table that an image's patches have in order, equally often; 0: none
 };
 
 struct ImageCounts {
   int64_t patches = 0, images = 0, windows = 0;
+  int64_t segments = 0;  // rows of the table that patches have
   bool operator==(const ImageCounts&) const = default;
 };
 
@@ -34,7 +39,11 @@ struct ImageCounts {
 //   images     the first patch of each, and the end of the last, which also fills the remaining elements
 //   windows    the same of windows, which are cut from each image's upper left corner; those at the other edges are
 //              smaller; an image is one where the tower has none
-//   places     the token of each row of `merge` x `merge` patches; -1 in the remaining elements
+//   places     the token of each row of `merge` x `merge` patches, or of each query; -1 in the remaining elements
+//   table_rows     the row that is added to a patch: number floor(position_side i / n) for the i-th of n patches
+//   table_order, table_starts, table_ids     patches by these rows, in order (tensor/batch.h)
+//   image_rows     the first row that the projector makes of each image, and the end of the last
+//   queries        the query of each row: from 0 in every image; 0 in the remaining elements
 // Where the tower has windows, the patches of each lie together; so attention within windows, and within images, is
 // attention within runs of patches.
 class ImageLayout {
@@ -51,6 +60,9 @@ class ImageLayout {
 
  private:
   void add_square(int64_t line, int64_t column, int64_t columns, int64_t token);
+  void add_table_rows();
+  void add_queries(int64_t token);
+  void sort_table_rows();
 
   TowerShape shape_;
   ImageViews views_;

@@ -96,8 +96,8 @@ PeftTensor parse_peft_tensor(std::string_view name) {
       return !tail.empty() && tail[0] == "base_layer" ? parse_base(module, {tail.begin() + 1, tail.end()})
                                                       : parse_tokens(module, tail);
   }
-  if (parts.size() < 2 || (parts.back() != "weight" && parts.back() != "bias")) return {};
-  return {PeftTensorKind::Whole, join(parts.begin(), parts.end()), {}};
+  const bool named = parts.size() > 1 && (parts.back() == "weight" || parts.back() == "bias");
+  return {named ? PeftTensorKind::Whole : PeftTensorKind::Other, join(parts.begin(), parts.end()), {}};
 }
 
 std::string_view meaning_of_other(std::string_view name) {

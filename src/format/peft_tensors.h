@@ -28,7 +28,8 @@ enum class PeftTensorKind {
 struct PeftTensor {
   PeftTensorKind kind = PeftTensorKind::Other;
   // Holds the parameter's name in snug's tables: of the adapter's matrix, or of the model
-  // ("model.embed_tokens.weight").
+  // ("model.embed_tokens.weight"). Of Other it is what the name is without wrappers', or empty: a parameter of a module
+  // that the adapter saves whole need not be a weight or a bias.
   std::string param;
   std::string adapter;  // the name that PEFT had for the adapter; may be empty
 };

@@ -29,25 +29,31 @@ class RopeNode : public Node {
 // Computes attention; its outputs are the result and the row sums.
 class AttentionNode : public Node {
  public:
-  AttentionNode(const Attention& op, const View& q, const View& k, const View& v, const Operand& documents)
-      : op_(op), q_(q), k_(k), v_(v), documents_(read(documents)) {}
+  AttentionNode(const Attention& op, const View& q, const View& k, const View& v, const Operand& documents,
+                const std::optional<Operand>& key_documents)
+      : op_(op), q_(q), k_(k), v_(v), documents_{read(documents)} {
+    if (key_documents) documents_.push_back(read(*key_documents));
+  }
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    b.emitter().op("attention", op_,
-                   {b.use(q_), b.use(k_), b.use(v_), documents_, write(outputs[0]), write(outputs[1])});
+    std::vector<Operand> operands{b.use(q_), b.use(k_), b.use(v_)};
+    operands.insert(operands.end(), documents_.begin(), documents_.end());
+    operands.insert(operands.end(), {write(outputs[0]), write(outputs[1])});
+    b.emitter().op("attention", op_, std::move(operands));
   }
   void backward(Builder& b) override {
     const Operand out = read(b.use(outputs[0])), q = b.use(q_), k = b.use(k_), v = b.use(v_);
     const Operand lse = read(b.use(outputs[1]));
-    b.emitter().op("attention.backward", AttentionBackward{op_},
-                   {b.gradient(outputs[0]), q, k, v, out, lse, documents_, b.gradient_of_columns(q_),
-                    b.gradient_of_columns(k_), b.gradient_of_columns(v_)});
+    std::vector<Operand> operands{b.gradient(outputs[0]), q, k, v, out, lse};
+    operands.insert(operands.end(), documents_.begin(), documents_.end());
+    for (const View& view : {q_, k_, v_}) operands.push_back(b.gradient_of_columns(view));
+    b.emitter().op("attention.backward", AttentionBackward{op_}, std::move(operands));
   }
 
  private:
   Attention op_;
   View q_, k_, v_;
-  Operand documents_;
+  std::vector<Operand> documents_;  // and those of keys
 };
 
 class CachedAttentionNode : public Node {
@@ -72,11 +78,13 @@ void Builder::rope(const View& x, const Rope& op, const Operand& positions, cons
   record_in_place(std::make_unique<RopeNode>(x, op, positions, table), x.value);
 }
 
-Value Builder::attention(const View& q, const View& k, const View& v, Attention op, const Operand& documents) {
+Value Builder::attention(const View& q, const View& k, const View& v, Attention op, const Operand& documents,
+                         const std::optional<Operand>& key_documents) {
   op.window = narrowing(op.window, op.longest);
-  return record(std::make_unique<AttentionNode>(op, q, k, v, documents), {q.value, k.value, v.value},
-                {{"attention", {tokens_, op.shape.query_columns()}, compute_, ActivationClass::Attention},
-                 {"lse", {op.shape.heads, tokens_}, DType::F32, ActivationClass::Attention}});
+  const int64_t rows = shape(q.value).rows();
+  return record(std::make_unique<AttentionNode>(op, q, k, v, documents, key_documents), {q.value, k.value, v.value},
+                {{"attention", {rows, op.shape.query_columns()}, compute_, ActivationClass::Attention},
+                 {"lse", {op.shape.heads, rows}, DType::F32, ActivationClass::Attention}});
 }
 
 Value Builder::cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,

@@ -182,8 +182,10 @@ void Builder::pass_gradient(Value sum, Value addend) {
     given.gradient = state(sum).gradient;
 }
 
-void Builder::write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op) {
-  const Operand place = placement_.gradient(first, count);
+void Builder::write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op,
+                             const std::function<Operand(const Operand&)>& part) {
+  Operand place = placement_.gradient(first, count);
+  if (part) place = part(place);
   if (!place.reads() && place.dtype == compute_) return op(place);
   const Operand apart = emitter_.tensor(table_[first].name + ".gradient", compute_, place.shape, Role::Gradient);
   op(apart);

@@ -63,6 +63,16 @@ class Placement {
 // Holds the arrays of one pass's batch, on the device.
 using BatchBuffers = BatchArrays<Operand>;
 
+// Holds the arrays of one pass's images, on the device.
+using ImageBuffers = ImageArrays<Operand>;
+
+// Holds numbers of rows of a table, and what sorts them for the table's gradient: arrays of tokens, or of patches.
+struct TableRows {
+  Operand ids;
+  std::optional<Operand> order{}, starts{}, segment_ids{};  // none: there is no gradient
+  bool patches = false;
+};
+
 // Stands for the layer where there is none: of embedding and head.
 inline constexpr int kNoLayer = -1;
 
@@ -92,6 +102,15 @@ class Builder {
   // Returns the embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. A pass that
   // trains gives its `batch`; without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
+  // Returns rows of a table for the patches of images.
+  Value position_rows(const ImageBuffers& images, ParamId table);
+  // Returns a parameter by itself, [rows, columns].
+  Value parameter(ParamId param);
+  // Returns the rows of x that `rows` names: each of them as often, and in their order every time.
+  Value repeated_rows(Value x, const Operand& rows);
+  // Returns x plus the sines and cosines of two positions [2, rows of x], the second first; `table` is that of
+  // RopeTable with a fourth as many frequencies as x has columns.
+  Value with_sines(Value x, const Operand& positions, const Operand& table);
   // Adds noise to x, the embedding's rows of the batch's documents, as EmbeddingNoise does.
   void embedding_noise(Value x, const BatchBuffers& batch, const EmbeddingNoise& noise);
   // Puts rows of a tower, recorded on its own builder, in the place of rows of x, whose bytes become the result:
@@ -116,7 +135,9 @@ class Builder {
   // Rotates heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
   // Returns the attention's result within documents. Its window is that of a layer, whatever the length of documents.
-  Value attention(const View& q, const View& k, const View& v, Attention op, const Operand& documents);
+  // Keys may have documents of their own.
+  Value attention(const View& q, const View& k, const View& v, Attention op, const Operand& documents,
+                  const std::optional<Operand>& key_documents = std::nullopt);
   // Returns attention over a cache of earlier tokens, to which k and v are appended first.
   Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                          const Operand& cache, int64_t window);
@@ -172,8 +193,9 @@ class Builder {
   // Gives the addend of a sum the gradient of the sum; if the addend has none yet, both share the bytes.
   void pass_gradient(Value sum, Value addend);
   // Gives parameters their gradients by an op that only writes, in the products' dtype: directly, or into a buffer that
-  // is then added.
-  void write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op);
+  // is then added. `part` returns the part of a gradient that is given.
+  void write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op,
+                      const std::function<Operand(const Operand&)>& part = {});
   // Emits the gradients of the linear's parameters from x and the gradient of its result. They are emitted now, or
   // after the gradient rule of x's node where that may restore x.
   void weight_gradients(LinearNode& linear);

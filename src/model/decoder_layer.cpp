@@ -52,11 +52,34 @@ Value projector(Builder& b, const LayerSpec& spec, const LayerParams& params, Va
   return b.linear(inner, params.down, ActivationClass::LayerBoundary);
 }
 
+// A resampler: what keys are made of has the sines of its row and column in it, what values are made of has not.
+Value resampler(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x) {
+  const Value rows = b.linear(normed(b, x, params.attention_norm), params.gate_up, ActivationClass::Mlp);
+  const Value input = b.rms_norm(rows, params.key_norm);
+  const Value placed = b.with_sines(input, context.positions, context.rope_table);
+  const Value k = b.linear(placed, params.k, ActivationClass::Attention),
+              v = b.linear(input, params.v, ActivationClass::Attention);
+  const Value query = b.rms_norm(b.parameter(params.query), params.query_norm);
+  const Value q = b.repeated_rows(b.linear(query, params.q, ActivationClass::Attention), *context.queries);
+  const int64_t columns = spec.heads.query_columns();
+  const Value attention = b.attention({q, 0, columns}, {k, 0, columns}, {v, 0, columns},
+                                      {.shape = spec.heads,
+                                       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.heads.dim))),
+                                       .longest = context.longest_document,
+                                       .bidirectional = true,
+                                       .cross = true,
+                                       .documents = Documents::Images},
+                                      *context.image_rows, context.documents);
+  const Value result = b.linear(attention, params.o, ActivationClass::Attention);
+  return b.linear(b.rms_norm(result, params.attention_post_norm), params.down, ActivationClass::LayerBoundary);
+}
+
 }  // namespace
 
 Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context,
                     Value x) {
   if (spec.joined_rows > 0) return projector(b, spec, params, x);
+  if (spec.queries > 0) return resampler(b, spec, params, context, x);
   const Value input = normed(b, x, params.attention_norm);
   const auto [q, k, v] = heads_of(b, spec, params, context, input);
   const HeadShape& heads = spec.heads;

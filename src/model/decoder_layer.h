@@ -15,9 +15,10 @@ struct LayerContext {
   std::optional<Operand> cache{};             // generating: this layer's keys and values
   std::optional<Operand> query_rope_table{};  // where that of queries is not rope_table
   RopeAxes rope_axes{};
+  std::optional<Operand> image_rows{}, queries{};  // of a projector with queries: ImageArrays'
 };
 
-// Records the layer: x [T, width] -> [T, width], or of a projector [T, width] -> [T / joined_rows, hidden].
+// Records the layer: x [T, width] -> [T, width], or of a projector [T, width] -> [rows it makes, hidden].
 Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x);
 
 }  // namespace snug

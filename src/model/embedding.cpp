@@ -5,13 +5,11 @@ namespace {
 
 class EmbeddingNode : public Node {
  public:
-  EmbeddingNode(const Operand& ids, ParamId table, float factor, const BatchBuffers* batch)
-      : ids_(read(ids)), table_(table), factor_(factor) {
-    if (batch) batch_ = *batch;
-  }
+  EmbeddingNode(std::string_view what, const TableRows& rows, ParamId table, float factor)
+      : what_(what), rows_(rows), table_(table), factor_(factor) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    b.emitter().op("embedding", Embedding{}, {ids_, read(b.placement().stored(table_)), write(outputs[0])});
+    b.emitter().op(what_, Embedding{}, {read(rows_.ids), read(b.placement().stored(table_)), write(outputs[0])});
     if (factor_ != 1) scale(b, "embedding.scale", outputs[0]);
   }
   // Where the head is the same table, its gradient is there already, and this one is added. A gradient that a tower
@@ -21,21 +19,88 @@ class EmbeddingNode : public Node {
     if (factor_ != 1) scale(b, "embedding.scale.backward", b.gradient_in_place(outputs[0]));
     Operand gradient = b.placement().gradient(table_, 1);
     if (b.table().head == table_) gradient = update(gradient);
-    b.emitter().op("embedding.backward", EmbeddingBackward{gradient.reads()},
-                   {b.gradient(outputs[0]), read(batch_->token_order), read(batch_->segment_starts),
-                    read(batch_->segment_ids), gradient});
+    b.emitter().op(
+        what_ + ".backward", EmbeddingBackward{gradient.reads(), rows_.patches},
+        {b.gradient(outputs[0]), read(*rows_.order), read(*rows_.starts), read(*rows_.segment_ids), gradient});
   }
-  bool trains(const Builder& b) const override { return batch_ && b.trainable(table_); }
+  bool trains(const Builder& b) const override { return rows_.order && b.trainable(table_); }
 
  private:
   void scale(Builder& b, std::string_view site, const Operand& x) const {
     b.emitter().op(site, Rescale{factor_}, {read(x), write(x)});
   }
 
-  Operand ids_;
+  std::string what_;
+  TableRows rows_;
   ParamId table_;
   float factor_;
-  std::optional<BatchBuffers> batch_;
+};
+
+// Is a parameter by itself.
+class ParameterNode : public Node {
+ public:
+  explicit ParameterNode(ParamId param) : param_(param) {}
+
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    b.emitter().op("parameter", Copy{}, {read(b.placement().weight(param_, 1)), write(outputs[0])});
+  }
+  void backward(Builder& b) override {
+    if (!trains(b)) return;
+    b.write_gradient(param_, 1, [&](const Operand& written) {
+      b.emitter().op("parameter.backward", Copy{}, {b.gradient(outputs[0]), written});
+    });
+  }
+  bool trains(const Builder& b) const override { return b.trainable(param_); }
+
+ private:
+  ParamId param_;
+};
+
+// Repeats the rows of its input, all of them in order each time.
+class RepeatedRowsNode : public Node {
+ public:
+  explicit RepeatedRowsNode(const Operand& rows) : rows_(read(rows)) {}
+
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    b.emitter().op("repeat", GatherRows{}, {read(b.use(inputs[0])), rows_, write(outputs[0])});
+  }
+  // What every repetition gives is one row of as many columns as the input has numbers.
+  void backward(Builder& b) override {
+    if (!b.wants_gradient(inputs[0])) return;
+    const int64_t numbers = b.shape(inputs[0]).count();
+    Operand dy = b.gradient(outputs[0]);
+    dy.shape = {dy.shape.count() / numbers, numbers};
+    dy.row_stride = numbers;
+    b.give_gradient(inputs[0], [&](const Operand& dx) {
+      b.emitter().op("repeat.backward", ColumnSum{}, {dy, flat(dx)});
+    });
+  }
+
+ private:
+  Operand rows_;
+};
+
+// Adds sines and cosines of two positions to its input.
+class SinesNode : public Node {
+ public:
+  SinesNode(const Operand& positions, const Operand& table) : positions_(positions), table_(table) {}
+
+  // The table has the cosines first, the sum sines.
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    const int64_t numbers = outputs[0].shape.rows(), quarter = outputs[0].shape.cols() / 4;
+    for (int64_t i = 0; i < 4; i++) {
+      const int64_t axis = i < 2 ? 1 : 0, half = i % 2 == 0 ? quarter : 0;
+      b.emitter().op(
+          "sines", Embedding{},
+          {read(elements(flat(positions_), axis * numbers, (axis + 1) * numbers)),
+           read(columns(table_, half, half + quarter)), write(columns(outputs[0], i * quarter, (i + 1) * quarter))});
+    }
+    b.emitter().op("add", Accumulate{}, {read(b.use(inputs[0])), update(outputs[0])});
+  }
+  void backward(Builder& b) override { b.pass_gradient(outputs[0], inputs[0]); }
+
+ private:
+  Operand positions_, table_;
 };
 
 // Adds noise; the gradient of its result is that of what it was added to.
@@ -87,8 +152,31 @@ void Builder::splice(Value x, Builder& tower, Value rows, const Operand& places)
 Value Builder::embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch) {
   auto rounded = static_cast<float>(factor);
   if (compute_ == DType::BF16) rounded = static_cast<float>(BFloat16(rounded));
-  return record(std::make_unique<EmbeddingNode>(ids, table, rounded, batch), {},
+  TableRows rows{ids};
+  if (batch) rows = {ids, batch->token_order, batch->segment_starts, batch->segment_ids};
+  return record(std::make_unique<EmbeddingNode>("embedding", rows, table, rounded), {},
                 {{"embedding", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::LayerBoundary}});
+}
+
+Value Builder::position_rows(const ImageBuffers& images, ParamId table) {
+  const TableRows rows{images.table_rows, images.table_order, images.table_starts, images.table_ids, true};
+  return record(std::make_unique<EmbeddingNode>("position_rows", rows, table, 1.0f), {},
+                {{"position_rows", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::parameter(ParamId param) {
+  return record(std::make_unique<ParameterNode>(param), {},
+                {{"parameter", table_[param].shape, compute_, ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::repeated_rows(Value x, const Operand& rows) {
+  return record(std::make_unique<RepeatedRowsNode>(rows), {x},
+                {{"repeated", {rows.shape.count(), shape(x).cols()}, compute_, ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::with_sines(Value x, const Operand& positions, const Operand& table) {
+  return record(std::make_unique<SinesNode>(positions, table), {x},
+                {{"sines", shape(x), compute_, ActivationClass::AlwaysRecompute}});
 }
 
 }  // namespace snug

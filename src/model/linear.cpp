@@ -1,30 +1,81 @@
 #include "model/linear.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
 #include "program/adapter.h"
 
 namespace snug {
 namespace {
 
-// Return the adapter's halves of `count` parts from the first on, to be read: with what is taken off of them below
-// each A, and beside each B.
-Operand lora_a(Builder& b, const Lora& lora, size_t first, size_t count) {
-  return read(b.placement().weight(lora.a_of(first), static_cast<int>(count) * lora.pieces()));
+// Kernels of adapters take ranks that this divides: products read rows in groups of 16 bytes.
+constexpr int64_t kRankMultiple = 8;
+
+// Names parts of an adapter that are one product: all of them where they are even, else each by itself.
+struct Run {
+  size_t first = 0, count = 0;              // parts
+  int64_t held = 0, width = 0, column = 0;  // of a part, of a part in products; the first of x A^T
+  int64_t end() const { return column + static_cast<int64_t>(count) * width; }
+  bool padded() const { return width > held; }
+};
+
+// Returns an adapter's runs in products of so many rows. The rank is rounded up there: A gets rows of zeros and B gets
+// columns of zeros, which add nothing, and whose gradients are left out. Nothing else knows of them. A product of fewer
+// rows, such as a new token's, reads A and B once, and copies of them would take as long as it does.
+std::vector<Run> runs_of(const Lora& lora, int64_t rows) {
+  std::vector<Run> runs;
+  for (size_t i = 0; i < lora.parts.size(); i += runs.back().count) {
+    const int64_t held = lora.width(lora.parts[i]), column = runs.empty() ? 0 : runs.back().end();
+    runs.push_back({i, lora.even() ? lora.parts.size() : 1, held,
+                    rows < kRankMultiple ? held : round_up(held, kRankMultiple), column});
+  }
+  return runs;
 }
-Operand lora_b(Builder& b, const Lora& lora, size_t first, size_t count) {
-  const Operand own = read(b.placement().weight(lora.parts[first].b, static_cast<int>(count)));
-  if (lora.initial_b == kNoParam) return own;
-  const ParamId initial = lora.initial_b + static_cast<ParamId>(first);
+
+// Returns a dense matrix as one of so many rows.
+Operand in_rows(Operand x, int64_t count) {
+  x.shape = {count, x.shape.count() / count};
+  x.row_stride = x.shape.cols();
+  return x;
+}
+
+// Return the adapter's halves in some runs, one after the other, to be read: with what is taken off of them below each
+// A, and beside each B.
+Operand lora_a(Builder& b, const Lora& lora, std::span<const Run> runs) {
+  const auto weight = [&](size_t first, size_t count) {
+    return read(b.placement().weight(lora.a_of(first), static_cast<int>(count) * lora.pieces()));
+  };
+  const size_t first = runs.front().first, count = runs.back().first + runs.back().count - first;
+  if (std::ranges::none_of(runs, &Run::padded)) return weight(first, count);
+  const int64_t begin = runs.front().column;
+  std::optional<Operand> all;
+  for (const Run& run : runs) {
+    const Operand own = weight(run.first, run.count);
+    if (!all)
+      all = b.emitter().tensor("lora_a.padded", own.dtype, {runs.back().end() - begin, own.shape.cols()}, Role::Weight);
+    const Operand part = rows(*all, run.column - begin, run.end() - begin);
+    const auto parts = static_cast<int64_t>(run.count);
+    b.emitter().op("lora_a.pad", FitColumns{}, {in_rows(own, parts), write(in_rows(part, parts))});
+  }
+  return read(*all);
+}
+Operand lora_b(Builder& b, const Lora& lora, const Run& run) {
+  Emitter& e = b.emitter();
+  const auto weight = [&](ParamId id) { return read(b.placement().weight(id, static_cast<int>(run.count))); };
+  const Operand own = weight(lora.parts[run.first].b);
   const int64_t rank = own.shape.cols();
-  const Operand both = b.emitter().tensor("lora_b.both", b.compute(), {own.shape.rows(), 2 * rank}, Role::Weight);
-  b.emitter().op("lora_b.own", Copy{}, {own, write(columns(both, 0, rank))});
-  b.emitter().op("lora_b.initial", Copy{},
-                 {read(b.placement().weight(initial, static_cast<int>(count))), write(columns(both, rank, 2 * rank))});
-  return read(both);
+  if (run.width == rank) return own;
+  const Operand all = e.tensor("lora_b.both", own.dtype, {own.shape.rows(), run.width}, Role::Weight);
+  if (lora.initial_b == kNoParam) {
+    e.op("lora_b.pad", FitColumns{}, {own, write(all)});
+    return read(all);
+  }
+  e.op("lora_b.own", Copy{}, {own, write(columns(all, 0, rank))});
+  e.op("lora_b.initial", FitColumns{},
+       {weight(lora.initial_b + static_cast<ParamId>(run.first)), write(columns(all, rank, run.width))});
+  return read(all);
 }
-Operand lora_a(Builder& b, const Linear& linear) { return lora_a(b, linear.lora, 0, linear.lora.parts.size()); }
-Operand lora_b(Builder& b, const Linear& linear) { return lora_b(b, linear.lora, 0, linear.lora.parts.size()); }
 
 bool drops_input(const Builder& b, const Linear& linear) { return b.dropout_seed() && linear.lora.dropout > 0; }
 Dropout dropout_of(const Builder& b, const Linear& linear) {
@@ -51,20 +102,11 @@ class AdapterInputNode : public Node {
   explicit AdapterInputNode(const Linear& linear) : linear_(linear) {}
   bool differentiable() const override { return false; }
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    const Operand x = read(b.use(inputs[0])), xa = write(outputs[0]);
-    const std::string site = linear_.site + ".lora_a";
+    const Operand x = read(b.use(inputs[0]));
     const Lora& lora = linear_.lora;
-    if (lora.even()) {
-      b.emitter().op(site, Gemm{.transpose_b = true, .alpha = lora.parts[0].scale}, {x, lora_a(b, linear_), xa});
-      return;
-    }
-    int64_t column = 0;
-    for (size_t i = 0; i < lora.parts.size(); i++) {
-      const LoraPart& part = lora.parts[i];
-      b.emitter().op(site, Gemm{.transpose_b = true, .alpha = part.scale},
-                     {x, lora_a(b, lora, i, 1), columns(xa, column, column + lora.width(part))});
-      column += lora.width(part);
-    }
+    for (const Run& run : runs_of(lora, x.shape.rows()))
+      b.emitter().op(linear_.site + ".lora_a", Gemm{.transpose_b = true, .alpha = lora.parts[run.first].scale},
+                     {x, lora_a(b, lora, {&run, 1}), columns(write(outputs[0]), run.column, run.end())});
   }
 
  private:
@@ -116,7 +158,7 @@ Value Builder::product(Value x, const Linear& linear, LinearForm form, Activatio
     // The layer's last linear is not recomputed, and its x is there only after its backward has begun.
     xa = record(std::make_unique<AdapterInputNode>(linear), {dropped.value_or(x)},
                 {{linear.site + ".xa",
-                  {rows, linear.lora.columns()},
+                  {rows, runs_of(linear.lora, rows).back().end()},
                   compute_,
                   kind == ActivationClass::LayerBoundary ? ActivationClass::Tiny : ActivationClass::Adapter}});
   }
@@ -159,8 +201,14 @@ void LinearNode::compute_gated(Builder& b, const Operand& gate_up, const std::op
 std::optional<LinearNode::AdapterTerm> LinearNode::adapter_term(Builder& b) const {
   if (!xa_) return std::nullopt;
   AdapterTerm term{read(b.use(*xa_)), std::nullopt};
-  if (linear_.lora.even()) term.v = lora_b(b, linear_);
+  if (linear_.lora.even()) term.v = lora_b(b, linear_.lora, runs_of(linear_.lora, term.u.shape.rows())[0]);
   return term;
+}
+
+Operand LinearNode::own_rows(const Operand& parameters) const {
+  if (!linear_.first_row) return parameters;
+  const int64_t begin = *linear_.first_row, end = begin + linear_.out;
+  return parameters.shape.rank == 1 ? elements(parameters, begin, end) : rows(parameters, begin, end);
 }
 
 void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
@@ -196,15 +244,16 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     const Fp8Rows left = in_fp8(e, site, a, false, right.factors);
     operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
   } else {
-    operands = {read(a), read(placement.weight(linear_.weight, linear_.count))};
+    operands = {read(a), read(own_rows(placement.weight(linear_.weight, linear_.count)))};
   }
   if (addend) operands.push_back(read(*addend));
-  if (bias) operands.push_back(read(placement.weight(linear_.bias, linear_.count)));
+  if (bias) operands.push_back(read(own_rows(placement.weight(linear_.bias, linear_.count))));
   operands.push_back(write(y));
   if (fp8)
     e.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
   else
-    e.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
+    e.op(site, Gemm{.transpose_b = backward == linear_.transposed, .addend = addend.has_value(), .bias = bias},
+         operands);
   if (last) e.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
 }
 
@@ -218,18 +267,17 @@ void LinearNode::multiply_adapter(Builder& b, const std::string& site, bool back
       e.op(site, call.attrs, std::move(call.operands));
     return;
   }
-  int64_t row = 0, column = 0;
+  int64_t row = 0;
   const auto clear_to = [&](int64_t end) {
     if (end > row) e.op(site, Fill{}, {write(columns(y, row, end))});
   };
-  for (size_t i = 0; i < lora.parts.size(); i++) {
-    const LoraPart& part = lora.parts[i];
+  for (const Run& run : runs_of(lora, y.shape.rows())) {
+    const LoraPart& part = lora.parts[run.first];
     clear_to(part.row_begin);
     e.op(site, Gemm{.transpose_b = true},
-         {columns(adapter.u, column, column + lora.width(part)), lora_b(b, lora, i, 1),
+         {columns(adapter.u, run.column, run.end()), lora_b(b, lora, run),
           write(columns(y, part.row_begin, part.row_end))});
     row = part.row_end;
-    column += lora.width(part);
   }
   clear_to(y.shape.cols());
 }
@@ -248,7 +296,7 @@ void LinearNode::backward(Builder& b) {
 void LinearNode::input_gradient(Builder& b, const Operand& dx) {
   const Operand dy = b.gradient(outputs[0]);
   std::optional<AdapterTerm> adapter;
-  if (xa_) adapter = {adapter_gradient(b), lora_a(b, linear_)};
+  if (xa_) adapter = {adapter_gradient(b), lora_a(b, linear_.lora, runs_of(linear_.lora, dx.shape.rows()))};
   std::optional<Operand> addend;
   if (adapter && drops()) {
     Emitter& e = b.emitter();
@@ -264,7 +312,9 @@ void LinearNode::input_gradient(Builder& b, const Operand& dx) {
 std::vector<Operand> LinearNode::input_gradient_factors(Builder& b) {
   const Operand dy = b.gradient(outputs[0]);
   std::vector<Operand> factors{dy, read(b.placement().weight(linear_.weight, linear_.count))};
-  if (xa_) factors.insert(factors.end(), {adapter_gradient(b), lora_a(b, linear_)});
+  if (xa_)
+    factors.insert(factors.end(),
+                   {adapter_gradient(b), lora_a(b, linear_.lora, runs_of(linear_.lora, dy.shape.rows()))});
   return factors;
 }
 
@@ -273,79 +323,98 @@ Operand LinearNode::adapter_gradient(Builder& b) {
   const Lora& lora = linear_.lora;
   const Operand xa = read(b.use(*xa_)), dy = b.gradient(outputs[0]);
   const Operand dxa = b.emitter().tensor("d" + linear_.site + ".xa", b.compute(), xa.shape);
-  if (lora.even()) {
-    emit_adapter_backward(b, 0, lora.parts.size(), parts_of(linear_), dy, xa, write(dxa));
-    return dxa_.emplace(read(dxa));
-  }
-  int64_t column = 0;
-  for (size_t i = 0; i < lora.parts.size(); i++) {
-    const int64_t end = column + lora.width(lora.parts[i]);
-    AdaptedParts rows;
-    rows.begin[0] = lora.parts[i].row_begin, rows.end[0] = lora.parts[i].row_end;
-    emit_adapter_backward(b, i, 1, rows, dy, read(columns(xa, column, end)), write(columns(dxa, column, end)));
-    column = end;
+  for (const Run& run : runs_of(lora, xa.shape.rows())) {
+    const LoraPart& part = lora.parts[run.first];
+    AdaptedParts parts = parts_of(linear_);
+    if (run.count < lora.parts.size()) parts = {{part.row_begin}, {part.row_end}};
+    const AdapterBackward attributes{part.scale, parts};
+    const Operand v = lora_b(b, lora, run), db = b.placement().gradient(part.b, static_cast<int>(run.count)),
+                  xa_of_run = columns(xa, run.column, run.end()),
+                  dxa_of_run = columns(write(dxa), run.column, run.end());
+    const std::string site = linear_.site + ".lora.backward";
+    const auto emit = [&](const Operand& to) {
+      b.emitter().op(site, attributes, {dy, v, xa_of_run, dxa_of_run, write(to)});
+    };
+    if (v.shape == db.shape) {
+      emit(db);
+      continue;
+    }
+    const Operand all = b.emitter().tensor("d" + linear_.site + ".lora_b", db.dtype, v.shape, Role::Gradient);
+    emit(all);
+    b.emitter().op(site + ".own", FitColumns{}, {read(all), write(db)});
   }
   return dxa_.emplace(read(dxa));
 }
 
-void LinearNode::emit_adapter_backward(Builder& b, size_t first, size_t count, const AdaptedParts& parts,
-                                       const Operand& dy, const Operand& xa, const Operand& dxa) const {
-  Emitter& e = b.emitter();
+void LinearNode::adapter_a_gradient(Builder& b) {
   const Lora& lora = linear_.lora;
-  const std::string site = linear_.site + ".lora.backward";
-  const AdapterBackward attributes{lora.parts[first].scale, parts};
-  const Operand v = lora_b(b, lora, first, count),
-                db = b.placement().gradient(lora.parts[first].b, static_cast<int>(count));
-  if (lora.initial_b == kNoParam) {
-    e.op(site, attributes, {dy, v, xa, dxa, write(db)});
-    return;
+  const Operand x = read(b.use(dropped_.value_or(x_))), dxa = adapter_gradient(b);
+  const std::string site = linear_.site + ".lora_da";
+  const auto gradient = [&](size_t first, size_t count) {
+    return write(b.placement().gradient(lora.a_of(first), static_cast<int>(count)));
+  };
+  const auto multiply = [&](const Operand& d, const Operand& da) {
+    b.emitter().op(site, Gemm{.transpose_a = true}, {d, x, da});
+  };
+  const std::vector<Run> runs = runs_of(lora, x.shape.rows());
+  const bool began = lora.initial_b != kNoParam,
+             some_odd = x.shape.rows() >= kRankMultiple && std::ranges::any_of(lora.parts, [](const LoraPart&part) {
+                          return part.rank % kRankMultiple != 0;
+                        });
+  if (!began && !some_odd) return multiply(dxa, gradient(0, lora.parts.size()));
+  std::optional<Operand> all;  // with rows of padding, and those of what was taken off
+  if (some_odd) {
+    all = b.emitter().tensor(site + ".padded", b.compute(), {dxa.shape.cols(), x.shape.cols()}, Role::Gradient);
+    multiply(dxa, write(*all));
   }
-  const Operand both = e.tensor("d" + linear_.site + ".lora_b", b.compute(), v.shape, Role::Gradient);
-  e.op(site, attributes, {dy, v, xa, dxa, write(both)});
-  e.op(site + ".own", Copy{}, {read(columns(both, 0, db.shape.cols())), write(db)});
+  for (const Run& run : runs)
+    // A as it began lies between one part's A and the next one's.
+    for (size_t i = 0, count = began ? 1 : run.count; i < run.count; i += count) {
+      const int64_t column = run.column + static_cast<int64_t>(i) * run.width;
+      const Operand da = gradient(run.first + i, count);
+      if (!all) {
+        multiply(columns(dxa, column, column + da.shape.rows()), da);
+        continue;
+      }
+      const auto parts = static_cast<int64_t>(count);
+      const Operand own = read(rows(*all, column, column + parts * run.width));
+      b.emitter().op(site + ".fit", FitColumns{}, {in_rows(own, parts), in_rows(da, parts)});
+    }
 }
 
 void LinearNode::parameter_gradients(Builder& b) {
-  Emitter& e = b.emitter();
   const Operand dy = b.gradient(outputs[0]);
-  if (const Lora& lora = linear_.lora; xa_) {
-    const Operand x = read(b.use(dropped_.value_or(x_))), dxa = adapter_gradient(b);
-    const std::string site = linear_.site + ".lora_da";
-    if (lora.initial_b == kNoParam)
-      e.op(site, Gemm{.transpose_a = true},
-           {dxa, x, write(b.placement().gradient(lora.a, static_cast<int>(lora.parts.size())))});
-    int64_t column = 0;
-    for (size_t i = 0; lora.initial_b != kNoParam && i < lora.parts.size(); i++) {
-      e.op(site, Gemm{.transpose_a = true},
-           {columns(dxa, column, column + lora.parts[i].rank), x, write(b.placement().gradient(lora.a_of(i), 1))});
-      column += lora.width(lora.parts[i]);
-    }
-  }
+  if (xa_) adapter_a_gradient(b);
   int64_t row = 0;
   for (int first = 0, end = 0; first < linear_.count; first = end) {
     const int64_t begin = row;
     const bool trained = b.trainable(linear_.weight + first);
     for (; end < linear_.count && b.trainable(linear_.weight + end) == trained; end++)
       row += b.table()[linear_.weight + end].shape.rows();
+    if (linear_.count == 1) row = linear_.out;  // of the weight it may take some rows, or columns
     if (trained) weight_gradient(b, first, end - first, columns(dy, begin, row));
   }
 }
 
 void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand& dy) {
   Emitter& e = b.emitter();
-  const Operand x = read(b.use(x_)), dw = b.placement().gradient(linear_.weight + first, count);
+  const Operand x = read(b.use(x_)), dw = own_rows(b.placement().gradient(linear_.weight + first, count));
   const std::string site = linear_.site + ".dw";
   if (b.placement().fp8_products()) {
     const Fp8Rows left = in_fp8(e, site + ".dy", dy, true), right = in_fp8(e, site + ".x", x, true);
     e.op(site, Fp8Gemm{.addend = dw.reads()},
          with_result({read(left.codes), read(left.scales), read(right.codes), read(right.scales)}, dw));
   } else {
-    e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()}, with_result({dy, x}, dw));
+    e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()},
+         with_result(linear_.transposed ? std::vector{x, dy} : std::vector{dy, x}, dw));
   }
   if (linear_.bias != kNoParam)
-    b.write_gradient(linear_.bias + first, count, [&](const Operand& db) {
-      e.op(linear_.site + ".db", ColumnSum{}, {dy, write(db)});
-    });
+    b.write_gradient(
+        linear_.bias + first, count,
+        [&](const Operand& db) {
+          e.op(linear_.site + ".db", ColumnSum{}, {dy, write(db)});
+        },
+        [&](const Operand& db) { return own_rows(db); });
 }
 
 }  // namespace snug

@@ -50,6 +50,8 @@ class LinearNode : public Node {
   void parameter_gradients(Builder& b);
 
  private:
+  // Returns the rows of the weights, or of the biases, that are the linear's own.
+  Operand own_rows(const Operand& parameters) const;
   std::optional<AdapterTerm> adapter_term(Builder& b) const;
   // Emits y = a W^T (or, with `backward`, a W) + the adapter's term + bias + addend.
   void multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
@@ -60,11 +62,10 @@ class LinearNode : public Node {
   void input_gradient(Builder& b, const Operand& dx);
   // Emits the gradients of `count` weights and their biases, from the first-th on; dy has their columns alone.
   void weight_gradient(Builder& b, int first, int count, const Operand& dy);
-  // Emits the gradients of xa and of the halves B of `count` parts.
-  void emit_adapter_backward(Builder& b, size_t first, size_t count, const AdaptedParts& parts, const Operand& dy,
-                             const Operand& xa, const Operand& dxa) const;
   // Returns the gradient of xa, to be read. It is emitted, and B's with it, where it is first asked for.
   Operand adapter_gradient(Builder& b);
+  // Emits the gradients of the adapter's halves A.
+  void adapter_a_gradient(Builder& b);
 
   const Linear& linear_;
   LinearForm form_;

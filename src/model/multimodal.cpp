@@ -9,9 +9,10 @@
 namespace snug {
 namespace {
 
-constexpr std::string_view kPrefix = "model.", kFilePrefix = "language_model.", kTextConfig = "text_config";
+constexpr std::string_view kTextModelPrefix = "model.language_model.", kPrefix = "model.",
+                           kFilePrefix = "language_model.", kTextConfig = "text_config";
 
-constexpr std::array<Multimodal, 4> kKinds{
+constexpr std::array<Multimodal, 5> kKinds{
     {{.model_type = "gemma3",
       .architecture = "Gemma3ForConditionalGeneration",
       .text_type = "gemma3_text",
@@ -27,7 +28,13 @@ constexpr std::array<Multimodal, 4> kKinds{
       .architecture = "Qwen2_5_VLForConditionalGeneration",
       .text_type = "qwen2",
       .text_defaults = R"({"rms_norm_eps": 1e-5})",
-      .add_tower = towers::qwen2_5_vl}}};
+      .add_tower = towers::qwen2_5_vl},
+     {.model_type = "minicpmv",
+      .architecture = "MiniCPMV",
+      .text_type = "llama",
+      .add_tower = towers::minicpm_v,
+      .text_prefix = "llm.model.",
+      .head_prefix = "llm."}}};
 
 // Says of a rotary embedding with several axes what a text needs of it: positions of a text are alike on all axes.
 void take_axes_off(Json& text) {
@@ -66,7 +73,8 @@ Json text_config(const Multimodal& kind, const JsonObject& config) {
 void place_in_multimodal(const Multimodal& kind, ModelSpec& text) {
   text.architecture = kind.architecture;
   for (std::string* name : {&text.embedding, &text.layer_prefix, &text.final_norm.weight})
-    *name = fmt::format("{}{}", kTextModelPrefix, name->substr(kPrefix.size()));
+    *name = fmt::format("{}{}", kind.text_prefix, name->substr(kPrefix.size()));
+  text.head = fmt::format("{}{}", kind.head_prefix, text.head);
 }
 
 std::string FileSpelling::operator()(const std::string& tensor) const {
@@ -85,8 +93,12 @@ const std::vector<FileSpelling>& file_spellings() {
 bool is_of_text_model(std::string_view tensor) {
   return std::ranges::any_of(
       std::array{kTextModelPrefix, kFilePrefix, std::string_view("lm_head."), std::string_view("model.layers."),
-                 std::string_view("model.embed_tokens."), std::string_view("model.norm.")},
+                 std::string_view("model.embed_tokens."), std::string_view("model.norm."), std::string_view("llm.")},
       [&](std::string_view prefix) { return tensor.starts_with(prefix); });
+}
+
+bool is_multimodal(std::string_view embedding) {
+  return std::ranges::any_of(kKinds, [&](const Multimodal& kind) { return embedding.starts_with(kind.text_prefix); });
 }
 
 }  // namespace snug

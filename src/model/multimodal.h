@@ -20,6 +20,7 @@ struct Multimodal {
   std::string_view text_defaults = {};  // JSON of what its class has for keys that families want to be there
   // Gives the text model the tower; null: it is not used.
   void (*add_tower)(ModelSpec& text, const JsonObject& config) = nullptr;
+  std::string_view text_prefix = "model.language_model.", head_prefix = "";  // of the text model's tensors
 };
 
 // Returns what a configuration's `model_type` names; null where it is none of these.
@@ -42,7 +43,7 @@ struct FileSpelling {
 const std::vector<FileSpelling>& file_spellings();
 // Returns whether a tensor of such a model's files is of its text model.
 bool is_of_text_model(std::string_view tensor);
-
-inline constexpr std::string_view kTextModelPrefix = "model.language_model.";
+// Returns whether the model whose embedding has this name is one of such.
+bool is_multimodal(std::string_view embedding);
 
 }  // namespace snug

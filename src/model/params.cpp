@@ -1,6 +1,7 @@
 #include "model/params.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -54,6 +55,8 @@ class TableBuilder {
     ParamSpec& weight = table_.params[static_cast<size_t>(table_.patches.weight)];
     weight.stored.row_shape = tower.patch_shape;
     weight.linear = false;
+    if (!tower.position_rows.empty())
+      table_.position_rows = add(tower.position_rows, {tower.position_count, tower.width}, true, false);
     for (size_t layer = 0; layer < model_.tower_layers(); layer++) {
       begin_group(layer + 1 == model_.tower_layers() ? "projector" : fmt::format("tower.{}", layer));
       table_.layers.push_back(layer_of(layer));
@@ -87,6 +90,7 @@ class TableBuilder {
 
   LayerParams layer_of(size_t number) {
     const LayerSpec& spec = model_.layers[number];
+    if (spec.queries > 0) return resampler(number);
     const std::string prefix = model_.prefix_of(number);
     const int64_t width = model_.width_of(number);
     LayerParams layer;
@@ -105,10 +109,48 @@ class TableBuilder {
     return layer;
   }
 
+  // Like an embedding it has no adapters: PEFT gives none that would be used to what is no linear by itself.
+  LayerParams resampler(size_t number) {
+    const LayerSpec& spec = model_.layers[number];
+    const std::string prefix = model_.prefix_of(number);
+    const int64_t width = spec.heads.query_columns();
+    const PeftConfig* const adapter = std::exchange(adapter_, nullptr);
+    LayerParams layer;
+    layer.group = group();
+    layer.attention_norm = norm("", model_.tower.final_norm, model_.tower.width);
+    layer.query = add(prefix + spec.query, {spec.queries, width}, true, false);
+    layer.query_norm = norm(prefix, spec.query_norm, width);
+    layer.gate_up = linear(prefix, "kv", spec.gate_up);
+    layer.key_norm = norm(prefix, spec.key_norm, width);
+    layer.qkv = linear(prefix, "qkv", spec.qkv);
+    const std::array<std::pair<Linear*, const char*>, 3> parts{{{&layer.q, "q"}, {&layer.k, "k"}, {&layer.v, "v"}}};
+    for (size_t i = 0; i < parts.size(); i++) {
+      const auto& [part, site] = parts[i];
+      *part = layer.qkv;
+      part->site = site;
+      part->out = width;
+      part->first_row = static_cast<int64_t>(i) * width;
+    }
+    layer.o = linear(prefix, "o", spec.o);
+    layer.attention_post_norm = norm(prefix, spec.attention_post_norm, width);
+    layer.down = linear(prefix, "down", spec.down);
+    adapter_ = adapter;
+    for (size_t id = static_cast<size_t>(layer.query); id < table_.params.size(); id++)
+      table_.params[id].linear = false;
+    return layer;
+  }
+
+  static std::string tensor_of(const LinearPart& part, std::string_view kind) {
+    if (part.tensors.empty()) return fmt::format("{}.{}", part.module, kind);
+    return fmt::format(fmt::runtime(part.tensors), kind);
+  }
+
   Linear linear(const std::string& prefix, std::string site, const LinearSpec& spec) {
     Linear linear{.site = std::move(site), .count = static_cast<int>(spec.parts.size()), .in = spec.in};
+    linear.transposed = spec.transposed;
     for (const LinearPart& part : spec.parts) {
-      const ParamId id = add(prefix + part.module + ".weight", {part.rows, spec.in}, true, linear.weight != kNoParam);
+      const Shape shape = spec.transposed ? Shape{spec.in, part.rows} : Shape{part.rows, spec.in};
+      const ParamId id = add(prefix + tensor_of(part, "weight"), shape, true, linear.weight != kNoParam);
       store_in(prefix, spec.parts, part, ".weight");
       table_.params.back().linear = true;
       if (linear.weight == kNoParam) linear.weight = id;
@@ -116,7 +158,7 @@ class TableBuilder {
     }
     if (spec.bias)
       for (const LinearPart& part : spec.parts) {
-        const ParamId id = add(prefix + part.module + ".bias", {part.rows}, false, linear.bias != kNoParam);
+        const ParamId id = add(prefix + tensor_of(part, "bias"), {part.rows}, false, linear.bias != kNoParam);
         store_in(prefix, spec.parts, part, ".bias");
         if (linear.bias == kNoParam) linear.bias = id;
       }
@@ -229,12 +271,6 @@ Shape stored_shape(const ParamSpec& param) {
   std::ranges::copy(row, shape.dims.begin() + 1);
   if (!row.empty()) shape.rank = static_cast<int>(row.size()) + 1;
   return shape;
-}
-
-int64_t Lora::columns() const {
-  int64_t sum = 0;
-  for (const LoraPart& part : parts) sum += width(part);
-  return sum;
 }
 
 int64_t ParamTable::count(bool trainable_only) const {

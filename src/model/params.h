@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,7 +64,7 @@ struct Lora {
   ParamId initial_b = kNoParam;
   int pieces() const { return initial_b == kNoParam ? 1 : 2; }
   ParamId a_of(size_t part) const { return a + static_cast<ParamId>(part) * pieces(); }
-  // Returns how many columns of x A^T a part has.
+  // Returns how many columns of x A^T a part has; products may take some of zeros beside them (linear.cpp).
   int64_t width(const LoraPart& part) const { return part.rank * pieces(); }
   double dropout = 0;  // the share of its input that is dropped in training
   // With trained norms of rows (DoRA), a part's rows have the norm m = initial + change. Each of these is the first of
@@ -73,7 +74,6 @@ struct Lora {
   bool scales_rows() const { return change != kNoParam; }
   // Returns whether all parts have one rank and one scale.
   bool even() const;
-  int64_t columns() const;  // returns the width of x A^T, the sum of the parts' widths
 };
 
 // Describes one product y = x W^T (+ bias), over parameters whose rows lie one after the other (q, k and v; gate and
@@ -83,7 +83,9 @@ struct Linear {
   ParamId weight = kNoParam, bias = kNoParam;  // the first of `count` joined parameters
   int count = 1;
   int64_t in = 0, out = 0;
-  Lora lora{};  // without parts: none
+  Lora lora{};                         // without parts: none
+  bool transposed = false;             // y = x W
+  std::optional<int64_t> first_row{};  // from which on `out` rows of the weight, and of the bias, are taken
 };
 
 struct Norm {
@@ -100,6 +102,9 @@ struct LayerParams {
   Linear qkv, o, gate_up, down;
   Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post_norm, mlp_post_norm;  // without gains: none
 
+  ParamId query = kNoParam;  // of a resampler, whose q, k and v take rows of qkv
+  Linear q{}, k{}, v{};
+
   std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
 };
 
@@ -109,6 +114,7 @@ struct ParamTable {
   // parameters of a group stand together, in the order of the groups, which is that of the forward.
   std::vector<std::string> groups;
   Linear patches{};  // of a tower; `layers` begins with the tower's
+  ParamId position_rows = kNoParam;
   ParamId embedding = kNoParam;
   Norm final_norm;
   ParamId head = kNoParam;   // the embedding where they are tied

@@ -34,6 +34,8 @@ struct LinearPart {
   // The module whose tensors hold these rows in the files, after those of the parts before this one that name the same;
   // empty: the part's own.
   std::string stored_in{};
+  // The names of its tensors, {} standing for "weight" or "bias", where they are not the module's with a dot.
+  std::string tensors{};
   bool operator==(const LinearPart&) const = default;
 };
 
@@ -42,6 +44,7 @@ struct LinearSpec {
   std::vector<LinearPart> parts;
   int64_t in = 0;
   bool bias = false;
+  bool transposed = false;  // y = x W: the weight is [in, rows]; of one part without an adapter
 };
 
 // Describes a decoder layer: attention, then an MLP, each added to the residual stream.
@@ -67,6 +70,15 @@ struct LayerSpec {
   // Of a projector: how many rows of its input become one, which the MLP turns into a row of another stream. It has
   // neither attention nor a residual stream. 0: the layer is none.
   int64_t joined_rows = 0;
+  // Of a projector that makes as many rows of every image, whatever its patches are (a resampler, as Qwen-VL has one,
+  // Bai et al., arXiv:2308.12966): how many queries look at the patches of an image. It norms the tower's rows of which
+  // `gate_up` makes what keys (behind key_norm, with sines of row and column added) and values are made of; `qkv` is
+  // one part, the rows of queries, keys and values, each of which has an input of its own; `down`, behind
+  // attention_post_norm, makes rows of another stream. 0: the layer is none.
+  int64_t queries = 0;
+  std::string query{};  // their tensor [queries, heads * dim]
+
+  bool is_projector() const { return joined_rows > 0 || queries > 0; }
 };
 
 // Describes a tower, which makes rows of the residual stream of images' patches. Its layers are the first of
@@ -80,9 +92,16 @@ struct TowerSpec {
   std::string prefix, layer_prefix;  // of tensors: "model.visual.", and "model.visual.blocks." before a number
   std::string projector_prefix;      // "model.visual.merger."
   RopeParameters rope{};             // of a patch's row and column
-  RopeAxes rope_axes{};              //   and which pairs turn by which
+  RopeAxes rope_axes{};              //   and which pairs turn by which; of a resampler none do, but sines are added
   int64_t merge = 1;                 // patches a side that the projector makes one row of
   int64_t window = 0;                // patches a side of the windows that layers may have
+  std::string position_rows{};       // tensor of rows that are added to patches; empty: there are none
+  int64_t position_count = 0;        //   how many rows it has
+  int64_t position_side = 0;         //   of which an image's patches have the first so many, in order, equally often
+  NormSpec final_norm{};             // norms the last block's result, with a name in full; without a weight: none
+  int64_t least_patches = 1;         // the fewest that an image has
+  int64_t square_patches = 0;        //   and of a square one, where its size does not decide that
+  int64_t longest_side = 0;          // the most patches a side that an image has; 0: as many as a pass has
 
   explicit operator bool() const { return layers > 0; }
   int64_t patch_numbers() const {
@@ -112,6 +131,11 @@ struct ModelSpec {
   size_t tower_layers() const { return static_cast<size_t>(tower.layers); }
   // Returns the projector of a model with a tower.
   const LayerSpec& projector() const { return layers[tower_layers() - 1]; }
+  // Return how many images a pass of so many patches may have, and how many rows the projector makes of them.
+  int64_t most_images(int64_t patches) const { return patches / tower.least_patches; }
+  int64_t tower_rows(int64_t patches) const {
+    return projector().queries > 0 ? projector().queries * most_images(patches) : patches / projector().joined_rows;
+  }
   // Returns the first layer of the text's.
   const LayerSpec& text_layer() const { return layers.at(tower_layers()); }
   int64_t width_of(size_t layer) const { return layer < tower_layers() ? tower.width : hidden; }

@@ -18,18 +18,20 @@ void visit_fields(R& norm, Visit&& visit) {
 
 template <RecordOf<LinearPart> R, class Visit>
 void visit_fields(R& part, Visit&& visit) {
-  auto& [module, rows, stored_in] = part;
+  auto& [module, rows, stored_in, tensors] = part;
   visit("module", module);
   visit("rows", rows);
   if (!stored_in.empty()) visit("stored_in", stored_in);
+  if (!tensors.empty()) visit("tensors", tensors);
 }
 
 template <RecordOf<LinearSpec> R, class Visit>
 void visit_fields(R& linear, Visit&& visit) {
-  auto& [parts, in, bias] = linear;
+  auto& [parts, in, bias, transposed] = linear;
   visit("parts", parts);
   visit("in", in);
   visit("bias", bias);
+  visit("transposed", transposed);
 }
 
 template <RecordOf<HeadShape> R, class Visit>
@@ -64,7 +66,7 @@ template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
          attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
-         gated, joint_head_norms, rope_before_norms, parallel, documents, joined_rows] = layer;
+         gated, joint_head_norms, rope_before_norms, parallel, documents, joined_rows, queries, query] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -90,6 +92,8 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("parallel", parallel);
   visit("documents", documents);
   visit("joined_rows", joined_rows);
+  visit("queries", queries);
+  visit("query", query);
 }
 
 template <RecordOf<RopeAxes> R, class Visit>
@@ -102,7 +106,8 @@ void visit_fields(R& axes, Visit&& visit) {
 template <RecordOf<TowerSpec> R, class Visit>
 void visit_fields(R& tower, Visit&& visit) {
   auto& [layers, width, patches, patch_bias, patch_shape, prefix, layer_prefix, projector_prefix, rope, rope_axes,
-         merge, window] = tower;
+         merge, window, position_rows, position_count, position_side, final_norm, least_patches, square_patches,
+         longest_side] = tower;
   visit("layers", layers);
   visit("width", width);
   visit("patches", patches);
@@ -115,6 +120,13 @@ void visit_fields(R& tower, Visit&& visit) {
   visit("rope_axes", rope_axes);
   visit("merge", merge);
   visit("window", window);
+  visit("position_rows", position_rows);
+  visit("position_count", position_count);
+  visit("position_side", position_side);
+  visit("final_norm", final_norm);
+  visit("least_patches", least_patches);
+  visit("square_patches", square_patches);
+  visit("longest_side", longest_side);
 }
 
 // Leaves out the layers, whose fields add_fields() adds one by one, and how long the model's documents were.

@@ -1,6 +1,7 @@
 #include "model/towers.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -33,10 +34,10 @@ struct Sizes {
   int64_t width = 0, inner = 0, heads = 0, depth = 0, merge = 0;
 };
 
-NormSpec norm(std::string_view name, bool layer_norm) {
+NormSpec norm(std::string_view name, bool layer_norm, double epsilon = kEpsilon) {
   const std::string prefix(name);
-  return layer_norm ? NormSpec{prefix + ".weight", kEpsilon, false, NormKind::Layer, prefix + ".bias"}
-                    : NormSpec{prefix + ".weight", kEpsilon};
+  return layer_norm ? NormSpec{prefix + ".weight", epsilon, false, NormKind::Layer, prefix + ".bias"}
+                    : NormSpec{prefix + ".weight", epsilon};
 }
 
 // Returns a block without its MLP.
@@ -75,7 +76,8 @@ void add_qwen_tower(ModelSpec& text, const JsonObject& config, const Sizes& size
                 .rope = {.theta = kTheta},
                 .rope_axes = {{pairs, pairs}},
                 .merge = sizes.merge,
-                .window = window};
+                .window = window,
+                .least_patches = joined};
   text.layers.insert(text.layers.begin(), blocks.begin(), blocks.end());
 }
 
@@ -140,6 +142,106 @@ void qwen2_5_vl(ModelSpec& text, const JsonObject& config) {
     vision.fail("fullatt_block_indexes", fmt::format("a list of numbers below depth, {}", sizes.depth));
   for (const Json& number : whole) blocks[number.get<size_t>()].documents = Documents::Images;
   add_qwen_tower(text, config, sizes, std::move(blocks), false, window);
+}
+
+namespace {
+
+constexpr double kMostAspect = 200;  // of pictures that the image room takes
+
+LayerSpec siglip_block(const Sizes& sizes, double epsilon) {
+  const int64_t width = sizes.width;
+  return {.attention_norm = norm("layer_norm1", true, epsilon),
+          .mlp_norm = norm("layer_norm2", true, epsilon),
+          .heads = {sizes.heads, sizes.heads, width / sizes.heads},
+          .rope = false,
+          .qkv = {{{"self_attn.q_proj", width}, {"self_attn.k_proj", width}, {"self_attn.v_proj", width}}, width, true},
+          .o = {{{"self_attn.out_proj", width}}, width, true},
+          .gate_up = {{{"mlp.fc1", sizes.inner}}, width, true},
+          .down = {{{"mlp.fc2", width}}, sizes.inner, true},
+          .gate = Activation::GeluTanh,
+          .gated = false,
+          .documents = Documents::Images};
+}
+
+// Returns the resampler that the models of MiniCPM-V have, over rows of `in` numbers.
+LayerSpec resampler(int64_t queries, int64_t in, int64_t width) {
+  constexpr int64_t kHead = 128;  // stands in the models' code
+  const LinearPart projection{"attn.in_proj", 3 * width, "", "attn.in_proj_{}"}, last{"proj", width, "", "proj"};
+  return {.heads = {width / kHead, width / kHead, kHead},
+          .rope = false,
+          .qkv = {{projection}, width, true},
+          .o = {{{"attn.out_proj", width}}, width, true},
+          .gate_up = {{{"kv_proj", width}}, in},
+          .down = {.parts = {last}, .in = width, .transposed = true},
+          .query_norm = norm("ln_q", true),
+          .key_norm = norm("ln_kv", true),
+          .attention_post_norm = norm("ln_post", true),
+          .gated = false,
+          .documents = Documents::Images,
+          .queries = queries,
+          .query = "query"};
+}
+
+}  // namespace
+
+int64_t least_patches(int64_t resolution, int64_t patch, double aspect) {
+  const auto patches = [&](double pixels) {
+    return std::max(int64_t{1}, static_cast<int64_t>(std::nearbyint(pixels / static_cast<double>(patch))));
+  };
+  const auto side = static_cast<double>(resolution);
+  if (side * side < aspect) return 1;  // heights are rounded down to 0
+  int64_t least = patches(side) * patches(side);
+  // A view whose width is r times its height is resolution / sqrt(r) high, rounded down, and that times r wide: of each
+  // height the smallest r has the smallest width.
+  for (double height = 1; height <= side * std::sqrt(aspect); height++) {
+    const double r = std::max(1 / aspect, std::pow(side / (height + 1), 2));
+    if (r <= aspect) least = std::min(least, patches(height) * patches(std::floor(height * r)));
+  }
+  return least;
+}
+
+void minicpm_v(ModelSpec& text, const JsonObject& config) {
+  const JsonObject vision = config.object("vision_config");
+  expect_activation(vision, "gelu_pytorch_tanh");
+  if (config.has("version") && config.at("version") != 2.5 && config.at("version") != "2.5")
+    config.fail("version", "2.5: models of other versions look at images otherwise");
+  if (config.boolean("drop_vision_last_layer", false)) config.fail("drop_vision_last_layer", "false");
+  const Sizes sizes{.width = vision.integer("hidden_size", 1, kMostWidth, 768),
+                    .inner = vision.integer("intermediate_size", 1, kMostWidth, 3072),
+                    .heads = vision.integer("num_attention_heads", 1, kMostHeads, 12),
+                    .depth = vision.integer("num_hidden_layers", 1, kMostLayers, 12)};
+  if (sizes.width % sizes.heads != 0)
+    vision.fail("num_attention_heads", fmt::format("a number that divides {}", sizes.width));
+  if (text.hidden % 128 != 0) config.fail("hidden_size", "a multiple of 128, the size of the resampler's heads");
+  const int64_t patch = vision.integer("patch_size", 1, kMostSide, 32);
+  if (config.integer("patch_size", 1, kMostSide, patch) != patch)
+    config.fail("patch_size", fmt::format("{} as vision_config says", patch));
+  const int64_t side = vision.integer("image_size", patch, int64_t{1} << 16, 224) / patch;
+  int64_t resolution = 448;
+  if (config.has("slice_config"))
+    resolution = config.object("slice_config").integer("scale_resolution", patch, kMostSide, resolution);
+  std::vector<LayerSpec> layers(static_cast<size_t>(sizes.depth),
+                                siglip_block(sizes, vision.number("layer_norm_eps", 1e-12, 1e-2, kEpsilon)));
+  layers.push_back(resampler(config.integer("query_num", 1, 1 << 16, 96), sizes.width, text.hidden));
+  const int64_t across = resolution / patch;
+  TowerSpec& tower = text.tower;
+  tower.layers = std::ssize(layers);
+  tower.width = sizes.width;
+  tower.patches = "embeddings.patch_embedding";
+  tower.patch_bias = true;
+  tower.patch_shape = {3, patch, patch};
+  tower.prefix = "vpm.";
+  tower.layer_prefix = "vpm.encoder.layers.";
+  tower.projector_prefix = "resampler.";
+  tower.rope.theta = kTheta;
+  tower.position_rows = "vpm.embeddings.position_embedding.weight";
+  tower.position_count = side * side;
+  tower.position_side = side;
+  tower.final_norm = norm("vpm.post_layernorm", true, layers[0].attention_norm.epsilon);
+  tower.least_patches = least_patches(resolution, patch, kMostAspect);
+  tower.square_patches = across * across;
+  tower.longest_side = static_cast<int64_t>(static_cast<double>(across + 1) * std::sqrt(kMostAspect)) + 2;
+  text.layers.insert(text.layers.begin(), layers.begin(), layers.end());
 }
 
 }  // namespace snug::towers

@@ -10,5 +10,12 @@ namespace snug::towers {
 // found and expected for what is not supported.
 void qwen2_vl(ModelSpec& text, const JsonObject& config);
 void qwen2_5_vl(ModelSpec& text, const JsonObject& config);
+// MiniCPM-Llama3-V 2.5: SigLIP (Zhai et al., arXiv:2303.15343) over views of a picture, each with rows of position of
+// its own, and a resampler.
+void minicpm_v(ModelSpec& text, const JsonObject& config);
+
+// Returns the fewest patches of a view of about resolution^2 pixels whose sides are rounded to patches, of any picture
+// whose sides are to each other as 1 to `aspect` at most.
+int64_t least_patches(int64_t resolution, int64_t patch, double aspect);
 
 }  // namespace snug::towers

@@ -295,6 +295,9 @@ struct Copy {};
 // x = 0.   x w.
 struct Fill {};
 
+// y = x in the columns that both have, 0 in those that y alone has.   x r [m, n], y w [m, k], fp32|bf16, of one dtype.
+struct FitColumns {};
+
 // hi is the bf16 weight, lo the 16 bits that complete it to fp32: hi = (bits + 0x8000) >> 16, lo = the signed
 // remainder; for exponent 255 hi = bits >> 16 with the quiet bit set for NaN, lo = 0.   x r fp32|bf16|fp16, hi w bf16,
 // lo w int16.
@@ -343,11 +346,12 @@ struct EmbeddingNoise {
 // l of kRunLanes adds tokens l, l + kRunLanes, ... of the run in order, then the lanes are added pairwise: l and l +
 // kRunLanes / 2, then l and l + kRunLanes / 4, and so on. So sums are the same on every backend, and work of many
 // threads.   dx r [T, n], token_order r [T] int32: token
-// indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal
-// ids; dtable rw|w [V, n].
+// indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: as many runs of equal ids as
+// RuntimeScalars says of tokens or of patches; dtable rw|w [V, n].
 inline constexpr int64_t kLongRun = 256, kRunLanes = 64;
 struct EmbeddingBackward {
   bool accumulate = false;
+  bool patches = false;  // whether the rows are of patches, not of tokens
 };
 
 // y[i] = x[rows[i]], 0 where rows[i] < 0.   x r [T, n], rows r [R] int32, y w [R, n].
@@ -553,7 +557,7 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
                            LayerNorm, LayerNormBackward, Activate, ActivateBackward, RowNorms, AdaptedNorms,
-                           ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion, EmbeddingNoise>;
+                           ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion, FitColumns, EmbeddingNoise>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {
@@ -574,6 +578,7 @@ struct RuntimeScalars {
   int64_t first_token = 0;                // first token of this pass on this rank, counted over the whole step
   int64_t tokens_before = 0;              // in documents that come before this pass's in the step's order of data
   int64_t images = 0, image_windows = 0;  // in this pass's batch: what attention takes for documents of patches
+  int64_t patch_segments = 0;             // distinct rows that are added to its patches
 
   int64_t documents_of(Documents kind) const {
     return kind == Documents::Tokens ? documents : kind == Documents::Images ? images : image_windows;

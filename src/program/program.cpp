@@ -82,6 +82,7 @@ constexpr auto describe(const Cast&) { return describe_as("cast"); }
 constexpr auto describe(const Transpose&) { return describe_as("transpose"); }
 constexpr auto describe(const Copy&) { return describe_as("copy"); }
 constexpr auto describe(const Fill&) { return describe_as("fill"); }
+constexpr auto describe(const FitColumns&) { return describe_as("fit_columns"); }
 constexpr auto describe(const SplitMaster&) { return describe_as("split_master"); }
 constexpr auto describe(const JoinMaster&) { return describe_as("join_master"); }
 constexpr auto describe(const RandomFill&) {
@@ -89,8 +90,8 @@ constexpr auto describe(const RandomFill&) {
 }
 constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "seed", "stream"); }
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
+constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate", "patches"); }
 constexpr auto describe(const EmbeddingNoise&) { return describe_as("embedding_noise", "alpha", "seed"); }
-constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows", "how"); }
 constexpr auto describe(const CrossEntropy&) {

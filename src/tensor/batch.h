@@ -43,19 +43,41 @@ struct BatchArrays {
   }
 };
 
-// Holds the arrays of the images of a pass: P patches of K numbers in the products' dtype, of at most P / merge images,
-// whose rows the model's projector makes of `merge` patches each. Patches beyond the last image's are padding.
+// Says how large the arrays of a pass's images are: P patches of K numbers, of at most I images, of which a projector
+// makes R rows.
+struct ImageRoom {
+  int64_t patches = 0, numbers = 0, images = 0, rows = 0;
+  bool position_rows = false;  // whether rows of a table are added to patches
+  bool queries = false;        // whether a projector's queries look at images
+};
+
+// Holds the arrays of the images of a pass; numbers of patches are in the products' dtype. Patches beyond the last
+// image's are padding.
 template <class Array>
 struct ImageArrays {
   Array pixels;     // [P, K]
   Array positions;  // [2, P] rows and columns of the patches in their images; 0 in padding
-  Array images;     // [P / merge + 1] where the patches of each image begin, and the end of the last
-  Array windows;    // [P / merge + 1] the same of the windows of images
-  Array places;     // [P / merge] the tokens whose places the rows take; -1 in padding
+  Array images;     // [I + 1] where the patches of each image begin, and the end of the last
+  Array windows;    // [I + 1] the same of the windows of images
+  Array places;     // [R] the tokens whose places the rows take; -1 in padding
+  // With position_rows: which row of the table a patch takes, and the patches sorted by that, as token_order,
+  // segment_starts and segment_ids have tokens.
+  Array table_rows{}, table_order{};  // [P]
+  Array table_starts{}, table_ids{};  // [P + 1], [P]
+  // With queries: where the rows of each image begin, as `images` has patches, and which query makes a row.
+  Array image_rows{}, queries{};  // [I + 1], [R]
 
+  // How many there are says which.
   static ImageArrays of(std::span<const Array> a) {
-    check(a.size() >= 5, "{} arrays of images, expected 5", a.size());
-    return {a[0], a[1], a[2], a[3], a[4]};
+    const size_t more = a.size() - 5;
+    check(more == 0 || more == 2 || more == 4 || more == 6, "{} arrays of images, expected 5, 7, 9 or 11", a.size());
+    ImageArrays arrays{a[0], a[1], a[2], a[3], a[4]};
+    size_t next = 5;
+    if (more >= 4)
+      for (Array* const array : {&arrays.table_rows, &arrays.table_order, &arrays.table_starts, &arrays.table_ids})
+        *array = a[next++];
+    if (more % 4 == 2) arrays.image_rows = a[next], arrays.queries = a[next + 1];
+    return arrays;
   }
 };
 
@@ -93,9 +115,14 @@ inline BatchArrays<ArrayField> batch_fields(int64_t tokens, int64_t documents, i
           .segment_ids = ints(tokens)};
 }
 
-inline std::array<ArrayField, 5> image_fields(DType dtype, int64_t patches, int64_t numbers, int64_t merge) {
-  const ArrayField bounds{DType::I32, {patches / merge + 1}};
-  return {{{dtype, {patches, numbers}}, {DType::I32, {2, patches}}, bounds, bounds, {DType::I32, {patches / merge}}}};
+inline std::vector<ArrayField> image_fields(DType dtype, const ImageRoom& room) {
+  const ArrayField bounds{DType::I32, {room.images + 1}}, patches{DType::I32, {room.patches}},
+      rows{DType::I32, {room.rows}};
+  std::vector<ArrayField> fields{
+      {dtype, {room.patches, room.numbers}}, {DType::I32, {2, room.patches}}, bounds, bounds, rows};
+  if (room.position_rows) fields.insert(fields.end(), {patches, patches, {DType::I32, {room.patches + 1}}, patches});
+  if (room.queries) fields.insert(fields.end(), {bounds, rows});
+  return fields;
 }
 
 inline std::vector<ArrayField> token_fields(int64_t tokens, int64_t axes = 1, int64_t tower_rows = 0) {

@@ -48,6 +48,7 @@ void Generator::look(std::span<const ImageTokens> images, const std::function<Im
     const ImageCounts counts = fill(arrays);
     runtime.images = counts.images;
     runtime.image_windows = counts.windows;
+    runtime.patch_segments = counts.segments;
     row_tokens_.assign(arrays.places.begin(), arrays.places.end());
   });
   session_.run(Task::Look);

@@ -60,6 +60,7 @@ void StreamSource::fill_images(int64_t pass, const ImageViews& views, RuntimeSca
   const ImageCounts counts = images_->fill(documents, views);
   runtime.images = counts.images;
   runtime.image_windows = counts.windows;
+  runtime.patch_segments = counts.segments;
 }
 
 }  // namespace snug

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "ref/activation_slope.h"
 #include "ref/dora.h"
+#include "ref/embedding_noise.h"
 #include "ref/layer_norm.h"
 #include "ref/quantize.h"
 #include "ref/rope.h"
@@ -314,6 +315,10 @@ class Reference {
   void operator()(const Cast&) { o_[1].values = o_[0].values; }
   void operator()(const Copy&) { o_[1].values = o_[0].values; }
   void operator()(const Fill&) { std::ranges::fill(o_[0].values, 0.0); }
+  void operator()(const FitColumns&) {
+    for (int64_t r = 0; r < o_[1].rows(); r++)
+      for (int64_t c = 0; c < o_[1].cols(); c++) o_[1](r, c) = c < o_[0].cols() ? o_[0](r, c) : 0;
+  }
 
   void operator()(const SplitMaster&) {
     for (size_t i = 0; i < o_[0].values.size(); i++) split(o_[0].values[i], o_[1].values[i], o_[2].values[i]);
@@ -506,15 +511,7 @@ class Reference {
       }
   }
 
-  void operator()(const EmbeddingNoise& op) {
-    const Random random(op.seed, RandomPurpose::EmbeddingNoise);
-    for (int64_t d = 0, n = o_[0].cols(); d < facts_.documents; d++)
-      for (int64_t begin = o_[1].index(d) * n, end = o_[1].index(d + 1) * n, i = begin; i < end; i++) {
-        const auto place = at_step(facts_.step, static_cast<uint64_t>(facts_.tokens_before * n + i));
-        o_[0](i / n, i % n) += op.alpha * (2 * static_cast<double>(random.uniform(place)) - 1) /
-                               std::sqrt(static_cast<double>(end - begin));
-      }
-  }
+  void operator()(const EmbeddingNoise& op) { add_noise(op, facts_, o_[0], o_[1]); }
 
   template <class Executors>
   void operator()(const Executors&) {  // HostTask, ReadFile, WriteFile: no backend's

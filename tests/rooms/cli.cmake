@@ -5,6 +5,7 @@ foreach(name
         cli_export_test
         cli_families_test
         cli_images_test
+        cli_init_test
         cli_inputs_test
         cli_learning_test
         cli_models_test
@@ -16,6 +17,7 @@ foreach(name
         cli_report_test
         cli_tokens_test
         cli_use_test
+        option_pages_test
         prompting_test
         scaling_test
         scenarios_test
@@ -30,6 +32,8 @@ target_link_libraries(scaling_test PRIVATE snug_base)
 target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
 target_link_libraries(cli_export_test PRIVATE snug_format)
 target_link_libraries(prompting_test PRIVATE snug_cli)
+target_link_libraries(option_pages_test PRIVATE snug_cli)
+target_compile_definitions(option_pages_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
 target_link_libraries(weight_map_test PRIVATE snug_cli)
 foreach(name scenarios_test scaling_test)
   target_compile_definitions(${name} PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
@@ -43,6 +47,7 @@ snug_test(reply_text_test ROOMS cli)
 snug_test(options_test ROOMS cli)
 snug_test(adapter_test ROOMS cli)
 snug_test(adapter_training_test ROOMS cli)
+snug_test(padded_ranks_test ROOMS cli)
 snug_test(dora_test ROOMS cli)
 snug_test(doctor_test ROOMS cli)
 snug_test(interrupt_test ROOMS cli)

@@ -55,6 +55,7 @@ struct Bind {
   Launch operator()(const Transpose&) const { return cpu::bind_transpose(operands); }
   Launch operator()(const Copy&) const { return cpu::bind_copy(operands); }
   Launch operator()(const Fill&) const { return cpu::bind_fill(operands); }
+  Launch operator()(const FitColumns&) const { return cpu::bind_fit_columns(operands); }
   Launch operator()(const SplitMaster&) const { return cpu::bind_split_master(operands); }
   Launch operator()(const JoinMaster&) const { return cpu::bind_join_master(operands); }
   Launch operator()(const RandomFill& a) const { return cpu::bind_random_fill(a, operands); }

@@ -62,6 +62,21 @@ Launch bind_transpose(Operands operands) {
   };
 }
 
+Launch bind_fit_columns(Operands operands) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView y = operands.take("y", {x.dtype});
+  operands.done();
+  operands.expect(x.rows() == y.rows(), "found {} rows of y, expected {}, as many as of x", y.rows(), x.rows());
+  return [=](const RuntimeScalars&) {
+    const auto size = static_cast<int64_t>(element_bytes(x.dtype)), copied = std::min(x.cols(), y.cols());
+    share_rows(y.rows(), y.cols(), [&](int64_t row) {
+      std::byte* const to = y.data + row * y.row_stride * size;
+      std::memcpy(to, x.data + row * x.row_stride * size, static_cast<size_t>(copied * size));
+      std::memset(to + copied * size, 0, static_cast<size_t>((y.cols() - copied) * size));
+    });
+  };
+}
+
 Launch bind_fill(Operands operands) {
   const TensorView x =
       operands.take("x", {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8, DType::I8});

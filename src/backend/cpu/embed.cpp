@@ -100,7 +100,7 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
       return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const RuntimeScalars& runtime) {
-        const int64_t segments = segments_of(runtime, tokens);
+        const int64_t segments = segments_of(embedding, runtime, tokens);
         check_indices("embedding_backward", order, tokens, tokens);
         check_indices("embedding_backward", starts, segments + 1, tokens + 1);
         check_indices("embedding_backward", ids, segments, dtable.rows());

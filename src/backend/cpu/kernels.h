@@ -30,6 +30,7 @@ Launch bind_rescale(const Rescale& rescale, Operands operands);
 
 Launch bind_cast(Operands operands);
 Launch bind_transpose(Operands operands);
+Launch bind_fit_columns(Operands operands);
 Launch bind_copy(Operands operands);
 Launch bind_fill(Operands operands);
 Launch bind_split_master(Operands operands);

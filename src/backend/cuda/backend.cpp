@@ -68,6 +68,7 @@ struct Bind {
   Launch operator()(const Transpose&) const { return cuda::bind_transpose(operands, stream); }
   Launch operator()(const Copy&) const { return cuda::bind_copy(operands, stream); }
   Launch operator()(const Fill&) const { return cuda::bind_fill(operands, stream); }
+  Launch operator()(const FitColumns&) const { return cuda::bind_fit_columns(operands, stream); }
   Launch operator()(const SplitMaster&) const { return cuda::bind_split_master(operands, stream); }
   Launch operator()(const JoinMaster&) const { return cuda::bind_join_master(operands, stream); }
   Launch operator()(const RandomFill& a) const { return cuda::bind_random_fill(a, operands, stream); }

@@ -78,6 +78,19 @@ struct TransposeBody {
   }
 };
 
+// Copies what x has of a row's group of N elements, and zeros beyond it. Threads take groups across rows, as rows may
+// be short.
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads)
+    fit_columns_kernel(Rows<T> x, int64_t columns, Rows<T> y, int64_t rows, int64_t groups) {
+  const int64_t group = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = group / groups, col = group % groups * N;
+  if (row >= rows) return;
+  Pack<T, N> values;
+#pragma unroll
+  for (int k = 0; k < N; k++) values[k] = col + k < columns ? *x.at(row, col + k) : T{};
+  save<N>(y.at(row, col), values);
+}
+
 struct JoinBody {
   const BFloat16* hi;
   const int16_t* lo;
@@ -130,6 +143,24 @@ Launch bind_transpose(Operands operands, cudaStream_t stream) {
       launch_elements(stream, Extent(y.rows(), y.cols()), false, TransposeBody{from, to});
     check_launch("transpose");
   };
+}
+
+Launch bind_fit_columns(Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView y = operands.take("y", {x.dtype});
+  operands.done();
+  operands.expect(x.rows() == y.rows(), "found {} rows of y, expected {}, as many as of x", y.rows(), x.rows());
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_wide(wide({y}), [&]<int N>() -> Launch {
+      const int64_t groups = y.cols() / N;
+      return [=](const RuntimeScalars&) {
+        if (y.count() == 0) return;
+        fit_columns_kernel<N><<<blocks_of(y.rows() * groups, kThreads), kThreads, 0, stream>>>(
+            Rows<T>(x), x.cols(), Rows<T>(y), y.rows(), groups);
+        check_launch("fit_columns");
+      };
+    });
+  });
 }
 
 Launch bind_fill(Operands operands, cudaStream_t stream) {

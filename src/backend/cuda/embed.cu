@@ -231,12 +231,12 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
   const int32_t *const order = of.order, *const starts = of.starts, *const ids = of.ids;
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
-      return [=, accumulate = embedding.accumulate](const RuntimeScalars& runtime) {
-        const int64_t segments = segments_of(runtime, tokens);
-        if (!accumulate) clear(dtable, stream);
+      return [=](const RuntimeScalars& runtime) {
+        const int64_t segments = segments_of(embedding, runtime, tokens);
+        if (!embedding.accumulate) clear(dtable, stream);
         if (segments == 0 || cols == 0) return;
         const SumOfRuns<X, D> op{Rows<X>(dx), order,  starts, ids,           Rows<D>(dtable),
-                                 segments,    tokens, cols,   dtable.rows(), accumulate};
+                                 segments,    tokens, cols,   dtable.rows(), embedding.accumulate};
         dispatch_wide(wide({dx, dtable}), [&]<int N>() {
           sum_of_runs_kernel<N><<<grid_of_rows(op.segments, cols, N), kThreads, 0, stream>>>(op);
           if (tokens <= kLongRun) return;

@@ -19,6 +19,7 @@ Launch bind_fp8_product(const Fp8Gemm& gemm, std::span<const TensorView> views, 
 
 Launch bind_cast(Operands operands, cudaStream_t stream);
 Launch bind_transpose(Operands operands, cudaStream_t stream);
+Launch bind_fit_columns(Operands operands, cudaStream_t stream);
 Launch bind_copy(Operands operands, cudaStream_t stream);
 Launch bind_fill(Operands operands, cudaStream_t stream);
 Launch bind_split_master(Operands operands, cudaStream_t stream);

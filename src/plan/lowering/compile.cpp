@@ -211,9 +211,13 @@ class Compiler {
   // Returns the table of the rows and columns of patches, which are fewer than the patches of a block.
   std::optional<Operand> make_tower_rope_table() {
     if (spec_.cut.patches.empty()) return std::nullopt;
-    const int64_t dim = spec_.model.layers[0].heads.dim;
-    return new_tensor(result_.set, "tower_rope_table", DType::F32, {spec_.cut.patches[0], dim}, Role::Weight,
-                      Space::Device, Life::Persistent);
+    const LayerSpec& projector = spec_.model.projector();
+    const int64_t columns =
+        projector.queries > 0 ? projector.heads.query_columns() / 2 : spec_.model.layers[0].heads.dim;
+    const int64_t longest = spec_.model.tower.longest_side, patches = spec_.cut.patches[0];
+    return new_tensor(result_.set, "tower_rope_table", DType::F32,
+                      {longest > 0 ? std::min(longest, patches) : patches, columns}, Role::Weight, Space::Device,
+                      Life::Persistent);
   }
 
   bool trains() const { return spec_.purpose == Purpose::Train; }

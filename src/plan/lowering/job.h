@@ -19,7 +19,7 @@ struct JobContext {
   Operand rope_table;                       // [P, columns of a head that turn] fp32, persistent
   std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
   std::optional<Operand> query_rope_table;  // of queries, where they grow with their positions
-  std::optional<Operand> tower_rope_table;  // of patches, where passes have any and their tower turns them
+  std::optional<Operand> tower_rope_table;  // of rows and columns of patches, where passes have any
 
   const Operand& rope_table_of(size_t layer) const {
     return model.layers[layer].local_rope ? local_rope_table.value() : rope_table;

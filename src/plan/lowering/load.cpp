@@ -44,9 +44,11 @@ class Loader {
     };
     fill("rope_table", job_.model.rope, job_.rope_table, false);
     if (job_.local_rope_table) fill("local_rope_table", job_.model.local_rope, *job_.local_rope_table, false);
-    if (job_.tower_rope_table)
-      e_.op("tower_rope_table", rope_table(job_.model.tower.rope, job_.model.tower.rope_axes),
-            {write(*job_.tower_rope_table)});
+    const TowerSpec& tower = job_.model.tower;
+    if (job_.tower_rope_table && !tower.rope_axes)
+      fill("tower_rope_table", tower.rope, *job_.tower_rope_table, false);
+    else if (job_.tower_rope_table)
+      e_.op("tower_rope_table", rope_table(tower.rope, tower.rope_axes), {write(*job_.tower_rope_table)});
     if (job_.query_rope_table) fill("query_rope_table", job_.model.rope, *job_.query_rope_table, true);
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));

@@ -60,23 +60,34 @@ BatchBuffers emit_batch(const JobContext& job, Emitter& e, const Cut& cut, int s
 
 ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int64_t pass) {
   e.scope("images");
-  const auto fields =
-      image_fields(job.numerics.compute, patches, job.model.tower.patch_numbers(), job.model.projector().joined_rows);
+  const ImageRoom room{patches,
+                       job.model.tower.patch_numbers(),
+                       job.model.most_images(patches),
+                       job.model.tower_rows(patches),
+                       !job.model.tower.position_rows.empty(),
+                       job.model.projector().queries > 0};
+  const auto fields = image_fields(job.numerics.compute, room);
   return ImageBuffers::of(HostArrays("images", fields).emit(e, HostTask{HostJob::FillImages, pass}));
 }
 
-Value patch_rows(Builder& tower, const ParamTable& table, const Operand& pixels) {
-  return tower.linear(tower.given("pixels", pixels), table.patches, ActivationClass::LayerBoundary);
+Value patch_rows(Builder& tower, const ParamTable& table, const ImageBuffers& images) {
+  std::optional<Value> positions;
+  if (table.position_rows != kNoParam) positions = tower.position_rows(images, table.position_rows);
+  return tower.linear(tower.given("pixels", images.pixels), table.patches, ActivationClass::LayerBoundary, positions);
 }
 
 LayerContext tower_context(const JobContext& job, const ImageBuffers& images, size_t layer) {
-  const bool windows = job.model.layers[layer].documents == Documents::ImageWindows;
+  const LayerSpec& spec = job.model.layers[layer];
+  const bool windows = spec.documents == Documents::ImageWindows;
   const int64_t side = job.model.tower.window;
-  return {.positions = images.positions,
-          .rope_table = job.tower_rope_table.value(),
-          .documents = windows ? images.windows : images.images,
-          .longest_document = windows ? std::min(side * side, images.pixels.shape.rows()) : images.pixels.shape.rows(),
-          .rope_axes = job.model.tower.rope_axes};
+  LayerContext context{
+      .positions = images.positions,
+      .rope_table = job.tower_rope_table.value(),
+      .documents = windows ? images.windows : images.images,
+      .longest_document = windows ? std::min(side * side, images.pixels.shape.rows()) : images.pixels.shape.rows(),
+      .rope_axes = job.model.tower.rope_axes};
+  if (spec.queries > 0) context.image_rows = images.image_rows, context.queries = images.queries;
+  return context;
 }
 
 HeadParams head_params(const JobContext& job) {
@@ -151,7 +162,7 @@ class Forward {
   // Emits a tower, and returns the rows that its projector makes.
   Value tower(Builder& b, const ImageBuffers& images) {
     const Value x = group(b, kNoLayer, "patches", job_.table.group_of(job_.table.patches.weight),
-                          [&] { return patch_rows(b, job_.table, images.pixels); });
+                          [&] { return patch_rows(b, job_.table, images); });
     return layers(b, 0, job_.model.tower_layers(), x, [&](size_t layer) { return tower_context(job_, images, layer); });
   }
 

@@ -32,13 +32,11 @@ BatchBuffers emit_batch(const JobContext& job, Emitter& e, const Cut& cut, int s
 HeadParams head_params(const JobContext& job);
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer);
 
-// Holds the arrays of one pass's images, on the device.
-using ImageBuffers = ImageArrays<Operand>;
 // Emits the filling of `patches` patches by the host and their copy to the device.
 ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int64_t pass = 0);
 LayerContext tower_context(const JobContext& job, const ImageBuffers& images, size_t layer);
 // Records the rows of the tower's residual stream that pixels make.
-Value patch_rows(Builder& tower, const ParamTable& table, const Operand& pixels);
+Value patch_rows(Builder& tower, const ParamTable& table, const ImageBuffers& images);
 
 // Returns the sum of a [1] fp32 value over ranks, in the order of their numbers; with one rank, the value itself.
 Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value);

@@ -180,7 +180,7 @@ class TrainProgram {
       prefetch_ahead(patches_group(), 1);
       for (Pass& pass : passes_) {
         Builder& builder = enter_patches(pass);
-        pass.x = patch_rows(builder, job_.table, pass.images.pixels);
+        pass.x = patch_rows(builder, job_.table, pass.images);
         builder.forward();
       }
       placement_.release(patches_group());
@@ -272,6 +272,7 @@ class TrainProgram {
       if (job_.table.tied()) prepare_gradient(pass, embedding_group());
       Builder& builder = enter(pass, kNoLayer, "head");
       builder.begin_backward();
+      if (pass.tower) pass.tower->begin_backward();
       const auto weigh = [&](const Operand& losses) {
         return emit_weighing(job_, emitter_, losses, static_cast<int64_t>(pass.number));
       };

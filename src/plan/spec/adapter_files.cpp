@@ -48,7 +48,9 @@ class Opener {
   }
 
  private:
-  void take(const std::string& name, const PeftTensor& tensor) {
+  void take(const std::string& name, PeftTensor tensor) {
+    if (tensor.kind == PeftTensorKind::Other && !tensor.param.empty() && saves_whole(files_.config, tensor.param))
+      tensor.kind = PeftTensorKind::Whole;
     if (tensor.kind == PeftTensorKind::Other)
       user_error("{}: found {}, which snug does not read", files_.where(name), meaning_of_other(name));
     if (!tensor.adapter.empty()) adapters_.insert(tensor.adapter);

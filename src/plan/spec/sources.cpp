@@ -259,7 +259,7 @@ class Finder {
     return "";
   }
 
-  bool is_multimodal() const { return embedding().starts_with(kTextModelPrefix); }
+  bool is_multimodal() const { return snug::is_multimodal(embedding()); }
   bool is_head(std::string_view name) const {
     return name == table_.head_tensor ||
            (is_multimodal() && std::ranges::any_of(file_spellings(), [&](const FileSpelling& spelt) {
@@ -477,7 +477,7 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
   if (!SafetensorsIndex::is_in(model)) return "";
   const auto index = SafetensorsIndex::open_model(model);
   const std::string& embedding = table[table.embedding].stored.tensor;
-  if (embedding.starts_with(kTextModelPrefix)) {
+  if (is_multimodal(embedding)) {
     if (index.find(embedding)) return "";
     for (const FileSpelling& spelt : file_spellings()) {
       if (!index.find(spelt(embedding))) continue;

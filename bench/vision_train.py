@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""snug beside transformers + peft on one GPU, in turn: LoRA r16 on the text's linears of a Qwen2-VL shape with random
+weights, tower and projector frozen; every block of 2,048 tokens has an image of 768 x 768 pixels (729 of them).
+
+    vision_train.py --snug build/cuda-release/snug [--shape qwen2-vl-2b qwen2-vl-7b] [--micro 4] [-- --device-memory 16GiB]
+
+The rival's pixels lie on the card before its steps begin; snug decodes JPEG files in every step. Liger's kernels serve the
+rival where they are installed. Prints tokens per second and the card's memory of each, snug's forecast, and the ratio.
+What follows `--` goes to snug.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from gpu_rival import card_bytes, in_bf16, use_liger
+from gpu_train import parse_until_dashes
+
+FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "image_text" / "qwen2_vl"
+BEGIN, END, PAD = 259, 260, 261  # of an image, in the fixture's tokenizer of bytes
+SIDE, PATCHES, TOKENS, SEQUENCE, WARMUP = 768, 54 * 54, 27 * 27, 2048, 3
+LINEARS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+
+TEXT = {"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "use_sliding_window": False, "torch_dtype": "bfloat16", "bos_token_id": 256, "eos_token_id": 257,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "image_token_id": PAD,
+        "video_token_id": 262, "vision_start_token_id": BEGIN, "vision_end_token_id": END}  # fmt: skip
+SHAPES = {
+    "qwen2-vl-2b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+                    "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+    "qwen2-vl-7b": {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+                    "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
+}  # fmt: skip
+
+
+def write_inputs(shape, count, folder):
+    import numpy
+    from PIL import Image
+
+    config = TEXT | SHAPES[shape] | {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
+    config["vision_config"] = {"depth": 32, "embed_dim": 1280, "hidden_size": config["hidden_size"], "num_heads": 16,
+                               "mlp_ratio": 4, "in_chans": 3, "patch_size": 14, "spatial_merge_size": 2,
+                               "temporal_patch_size": 2, "hidden_act": "quick_gelu"}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        shutil.copy(FIXTURE / name, folder / name)
+    draw, noise = random.Random(1), numpy.random.default_rng(1)
+    lines = []
+    for number in range(count):
+        # Noise as coarse as photographs are.
+        small = noise.integers(0, 255, (SIDE // 8, SIDE // 8, 3), dtype=numpy.uint8)
+        Image.fromarray(small).resize((SIDE, SIDE), Image.BICUBIC).save(folder / f"{number}.jpg", quality=90)
+        reply = "".join(draw.choice("abcdefgh ") for _ in range(SEQUENCE - TOKENS - 120))
+        messages = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": reply}]
+        lines.append(json.dumps({"messages": messages, "images": [f"{number}.jpg"]}) + "\n")
+    (folder / "data.jsonl").write_text("".join(lines))
+
+
+def run_snug(options, shape, folder):
+    words = f"--init random --method lora --lora-rank 16 --device cuda --sequence-length {SEQUENCE} --ranks 1 --save-every 0"
+    words += f" --batch-size {options.batch} --packing false --shuffle false --max-steps {options.steps + WARMUP}"
+    command = [options.snug, "train", "--model", folder, "--data", folder / "data.jsonl", "--image-dir", folder]
+    command += ["--out", folder / "run", "--overwrite", *words.split(), *options.more]
+    used = 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=(folder / "errors").open("w")) as process:
+        while process.poll() is None:
+            used = max(used, card_bytes())
+            time.sleep(0.2)
+    errors = (folder / "errors").read_text()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{errors[-3000:]}")
+    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    seconds = statistics.median(line["step_seconds"] for line in lines[WARMUP:])
+    plan = json.loads((folder / "run" / "plan.json").read_text())
+    rate = options.batch * SEQUENCE / seconds
+    forecast = f", {plan['step_seconds'] / seconds - 1:+.1%} forecast" if plan["step_seconds"] else ""
+    print(f"{shape}: snug {rate:.0f} tokens/s, {used / 2**30:.2f} GiB{forecast}", flush=True)
+    print("".join(f"  {line}\n" for line in errors.splitlines() if line.startswith(("arrange", "memory", "images"))))
+    return rate, used
+
+
+def rival(options):
+    """Runs in a process of its own; prints a line of JSON."""
+    import torch
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    liger = use_liger("qwen2_vl")
+    config = transformers.AutoConfig.from_pretrained(options.folder)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = transformers.Qwen2VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    torch.set_default_dtype(torch.float32)
+    model.config.use_cache = False
+    if options.checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    lora = LoraConfig(r=16, lora_alpha=32, target_modules=LINEARS)
+    model = in_bf16(get_peft_model(model, lora, autocast_adapter_dtype=False)).train()
+    m = options.micro
+    ids = torch.randint(0, 255, (m, SEQUENCE), device="cuda")
+    ids[:, 10], ids[:, 11 : 11 + TOKENS], ids[:, 11 + TOKENS] = BEGIN, PAD, END
+    labels = ids.clone()
+    labels[:, : 12 + TOKENS] = -100
+    batch = {
+        "input_ids": ids, "labels": labels, "attention_mask": torch.ones_like(ids),
+        "pixel_values": torch.randn(m * PATCHES, 1176, device="cuda", dtype=torch.bfloat16),
+        "image_grid_thw": torch.tensor([[1, 54, 54]] * m, device="cuda"), "mm_token_type_ids": (ids == PAD).int(),
+    }  # fmt: skip
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.0, fused=True)
+    seconds = []
+    for _ in range(options.steps + WARMUP):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(options.batch // m):
+            (model(**batch).loss * (m / options.batch)).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    rate = options.batch * SEQUENCE / statistics.median(seconds[WARMUP:])
+    print(json.dumps({"rate": rate, "bytes": card_bytes(), "liger": liger}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snug", help="the program")
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--micro", type=int, default=4, help="blocks a pass of the rival")
+    parser.add_argument("--checkpointing", action="store_true", help="of the rival")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    options = parse_until_dashes(parser)
+    if options.folder:
+        return rival(options)
+    for shape in options.shape:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            write_inputs(shape, options.batch, folder)
+            rate, used = run_snug(options, shape, folder)
+            command = [sys.executable, __file__, "--folder", folder, "--batch", str(options.batch), "--micro"]
+            command += [str(options.micro), "--steps", str(options.steps)]
+            command += ["--checkpointing"] if options.checkpointing else []
+            output = subprocess.run(command, capture_output=True, text=True)
+            if output.returncode != 0:
+                print(f"{shape}: the rival failed: {output.stderr[-1500:]}", flush=True)
+                continue
+            theirs = json.loads(output.stdout.splitlines()[-1])
+            title = f"transformers + peft{' + Liger' if theirs['liger'] else ''}"
+            print(f"{shape}: {title}, {options.micro} blocks a pass, {theirs['rate']:.0f} tokens/s, "
+                  f"{theirs['bytes'] / 2**30:.2f} GiB: snug makes {rate / theirs['rate']:.2f} x in "
+                  f"{used / theirs['bytes']:.2f} of its memory", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

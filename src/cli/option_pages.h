@@ -1,0 +1,30 @@
+// Writes the table of options (cli/options.h) in the forms that people, editors and shells read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+
+namespace snug {
+
+// Returns how help pages call a value: "INT", "SIZE"; empty for yes and no.
+std::string value_name(const ValueType& type);
+// Returns an option's line of a help page: its meaning, its words and, in brackets, what holds where nothing is given.
+std::string help_line(const OptionSpec& spec);
+
+// Returns a JSON Schema (draft 2020-12) of job files.
+std::string job_schema();
+
+// Returns a page in Markdown: a table of options for each group.
+std::string options_page();
+
+// Holds the flags of a command.
+struct CommandWords {
+  std::string name;
+  std::vector<std::string> flags;
+};
+// Returns a script that completes commands, flags and words of options in bash.
+std::string bash_completion(const std::vector<CommandWords>& commands);
+
+}  // namespace snug
