@@ -1,6 +1,7 @@
 #include "cli/corpus.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/hash.h"
 #include "base/memory.h"
@@ -84,14 +85,13 @@ std::vector<NamedSamples> parts_of(const std::vector<std::string>& paths, const 
   std::vector<NamedSamples> parts;
   if (paths.size() < 2) return parts;
   size_t files = 0;
-  uint64_t begin = 0;
+  uint32_t begin = 0;
   for (const std::string& path : paths) {
     files += find_data_files({path}).files.size();
-    const uint64_t end = dataset.file_ends().at(files - 1);
+    const auto end = static_cast<uint32_t>(dataset.file_ends().at(files - 1));
     const auto alike = [&](const std::string& other) { return stem_of(other) == stem_of(path); };
-    NamedSamples& part = parts.emplace_back();
-    part.name = std::ranges::count_if(paths, alike) > 1 ? path : stem_of(path);
-    for (; begin < end; begin++) part.samples.push_back(static_cast<uint32_t>(begin));
+    parts.push_back({std::ranges::count_if(paths, alike) > 1 ? path : stem_of(path), begin, end});
+    begin = end;
   }
   return parts;
 }
@@ -281,7 +281,9 @@ std::list<StreamSource> by_part(const Dataset& dataset, const std::vector<NamedS
   std::list<StreamSource> sources;
   for (const NamedSamples& part : parts) {
     packing.name = part.name;
-    sources.emplace_back(dataset, part.samples, packing, shape, RunLength{std::nullopt, 1}, rank, images);
+    std::vector<uint32_t> samples(part.end - part.begin);
+    std::iota(samples.begin(), samples.end(), part.begin);
+    sources.emplace_back(dataset, std::move(samples), packing, shape, RunLength{std::nullopt, 1}, rank, images);
   }
   return sources;
 }

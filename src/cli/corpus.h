@@ -10,10 +10,10 @@
 
 namespace snug {
 
-// Holds the samples of one of several files, or directories, that an option names.
+// Names the samples [begin, end) of one of several files, or directories, that an option names.
 struct NamedSamples {
   std::string name;  // the file's without its ending, or all of its path where another one has that name too
-  std::vector<uint32_t> samples;
+  uint32_t begin = 0, end = 0;
 };
 
 // Holds samples that train and samples that are held out.
