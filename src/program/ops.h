@@ -399,10 +399,27 @@ inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 // 2]), scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (bytes from a file do). For Nf4 it is
 // dense and m n is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors`
 // (Fp8 only) x is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x. With `columns` (Fp8
-// only, without factors) the columns of x are quantized as if they were rows: codes [n, m], scales [n].
+// only, without factors) the columns of x are quantized as if they were rows: codes [n, m], scales [n]. With
+// `column_scales` (Fp8 only) the scales of x's columns, without factors, are found while its rows are quantized:
+// column_scales w [n] fp32, the last operand. Then `columns` need not find them again: its scales are r.
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
-  bool factors = false, columns = false;
+  bool factors = false, columns = false, column_scales = false;
+};
+
+// SwiGlu, and Quantize (Fp8) of its result, in one (program/swiglu_quantize.h).   gate_up r [T, 2F], h w [T, F], codes
+// w uint8 [T, F], scales w [T] fp32, column_scales w [F] fp32 ? column_scales.
+struct SwiGluQuantize {
+  bool column_scales = false;
+  Activation activation = Activation::Silu;
+};
+
+// SwiGluBackward, and Quantize (Fp8, with factors) of what it gives, in one.   dh r|rw [T, F], gate_up r [T, 2F],
+// factors r [2F] fp32, dgate_up w [T, 2F], codes w uint8 [T, 2F], scales w [T] fp32, column_scales w [2F] fp32 ?
+// column_scales.
+struct SwiGluBackwardQuantize {
+  bool restore = false, column_scales = false;
+  Activation activation = Activation::Silu;
 };
 
 // The second quantisation of Nf4's scales: scales - offset are quantized in 8 bits on bitsandbytes' dynamic codebook,
@@ -541,7 +558,8 @@ using Attrs =
                  RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
                  LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
                  ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
-                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion>;
+                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
+                 SwiGluQuantize, SwiGluBackwardQuantize>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {
