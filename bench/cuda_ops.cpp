@@ -236,6 +236,33 @@ class Report {
     linear("o", kHidden, kHidden);
     linear("gate_up", 2 * kFfn, kHidden);
     linear("down", kHidden, kFfn);
+    fp8_codes();
+  }
+
+  // What finds scales of columns on the way, and SwiGLU with codes.
+  void fp8_codes() {
+    const auto rows = [&](std::string_view name, int64_t n, bool factors) {
+      std::vector<Arg> args{r(kBF16, {t_, n}), w(DType::U8, {t_, n}), w(kF32, {t_}), w(kF32, {n})};
+      if (factors) args.insert(args.begin() + 1, r(kF32, {n}));
+      kernel(fmt::format("fp8 {} quantize, scales of columns", name), Quantize{BaseFormat::Fp8, factors, false, true},
+             args);
+      kernel(fmt::format("fp8 {} quantize columns, scales known", name), Quantize{BaseFormat::Fp8, false, true, true},
+             {r(kBF16, {t_, n}), w(DType::U8, {n, t_}), positive(kF32, {n})});
+    };
+    rows("qkv", kHidden, false);
+    rows("qkv dx", 6144, true);
+    rows("down", kFfn, false);
+    const Arg gate_up = r(kBF16, {t_, 2 * kFfn});
+    for (const bool columns : {false, true}) {
+      const std::string what = columns ? "fp8 swiglu, codes, scales of columns" : "fp8 swiglu, codes";
+      std::vector<Arg> forward{gate_up, w(kBF16, {t_, kFfn}), w(DType::U8, {t_, kFfn}), w(kF32, {t_})};
+      if (columns) forward.push_back(w(kF32, {kFfn}));
+      kernel(what, SwiGluQuantize{columns}, forward);
+      std::vector<Arg> back{rw(kBF16, {t_, kFfn}),        gate_up,      r(kF32, {2 * kFfn}), w(kBF16, {t_, 2 * kFfn}),
+                            w(DType::U8, {t_, 2 * kFfn}), w(kF32, {t_})};
+      if (columns) back.push_back(w(kF32, {2 * kFfn}));
+      kernel(what + ", backward, h restored", SwiGluBackwardQuantize{true, columns}, back);
+    }
   }
 
   void attention() {

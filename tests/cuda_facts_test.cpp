@@ -58,7 +58,7 @@ TEST(CudaFacts, AnAdaptersGradientsNeedPartialSumsOfEveryColumnBlockAndRange) {
   EXPECT_EQ(cuda::adapter_backward_scratch_bytes({1, parts}, 64, 32), 0);
 }
 
-// Operands of a case at addresses of their own, and scratch.
+// Operands of a case at addresses of their own, and scratch, if there is any.
 std::vector<TensorView> views_of(const OpCase& c) {
   std::vector<TensorView> views;
   std::vector<Operand> operands;
@@ -69,7 +69,7 @@ std::vector<TensorView> views_of(const OpCase& c) {
     operands.push_back({.dtype = operand.dtype, .shape = operand.shape});
   }
   const auto scratch = static_cast<int64_t>(CudaFacts().scratch_bytes(c.attrs, operands));
-  views.push_back({address(), DType::U8, Shape{scratch}, scratch});
+  if (scratch > 0) views.push_back({address(), DType::U8, Shape{scratch}, scratch});
   return views;
 }
 
@@ -104,6 +104,8 @@ TEST(CudaFacts, OperandsOfOneKernelAreThoseOfAllItIsMadeOf) {
   EXPECT_GT(check_cases_of<AdapterBackward>(), 0);
   EXPECT_GT(check_cases_of<SwiGluGemm>(), 0);
   EXPECT_GT(check_cases_of<SwiGluGemmBackward>(), 0);
+  EXPECT_GT(check_cases_of<SwiGluQuantize>(), 0);
+  EXPECT_GT(check_cases_of<SwiGluBackwardQuantize>(), 0);
 }
 
 // x, w, u, v, d of a linear of 4,096 in and out with an adapter of this rank.

@@ -48,6 +48,9 @@ TEST_P(CudaOpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner().bind_
 struct CudaFusedTest : CudaOpTest {};
 TEST_P(CudaFusedTest, GivesTheBitsOfSwiGlu) { EXPECT_EQ(fused_wrongly(runner(), GetParam()), ""); }
 
+struct CudaCodesTest : CudaOpTest {};
+TEST_P(CudaCodesTest, GivesTheBitsOfSwiGluAndOfQuantize) { EXPECT_EQ(codes_wrongly(runner(), GetParam()), ""); }
+
 TEST(CudaOpRestore, GivesTheForwardsBits) {
   Device device;
   device.runner.after_launch = [&] { device.backend.streams()->finish(); };
@@ -103,6 +106,71 @@ TEST(CudaOpProducts, SidesThat8DoesNotDivideGiveTheReference) {
     c.absolute = 0.02;
     device.runner.run(c);  // finds algorithms, which overwrites operands
     EXPECT_EQ(device.runner.run(c), "") << c.name;
+  }
+}
+
+// Takes matrices of one memory, one after the other, drawn from a normal distribution where they are numbers.
+struct Drawn {
+  explicit Drawn(CudaBackend& backend) : backend(backend), next(backend.reserve(Space::Device, kBytes)) {}
+  TensorView take(DType dtype, const Shape& shape, uint64_t seed = 0) {
+    const TensorView view{next, dtype, shape, shape.cols()};
+    next += round_up<uint64_t>(static_cast<uint64_t>(shape.count()) * element_bytes(dtype), 256);
+    if (dtype != DType::U8) run(RandomFill{.seed = seed}, {view});
+    return view;
+  }
+  void run(const Attrs& attrs, const std::vector<TensorView>& views) {
+    Op op;
+    op.attrs = attrs;
+    op.site = "drawn";
+    backend.bind(op, views)({});
+    backend.streams()->finish();
+  }
+  bool alike(const TensorView& a, const TensorView& b) {
+    const uint64_t bytes = static_cast<uint64_t>(a.count()) * element_bytes(a.dtype);
+    std::vector<std::byte> of_a(bytes), of_b(bytes);
+    backend.read(of_a.data(), a.data, bytes);
+    backend.read(of_b.data(), b.data, bytes);
+    return of_a == of_b;
+  }
+  static constexpr uint64_t kBytes = uint64_t{1} << 30;
+  CudaBackend& backend;
+  std::byte* next;
+};
+
+// Rows that clusters of one to eight blocks hold, several one after the other in each.
+TEST(CudaOpCodes, LongRowsHaveTheBitsOfSwiGluAndOfQuantize) {
+  const DType t = DType::BF16, f32 = DType::F32, u8 = DType::U8;
+  const auto [rows, most] = std::pair<int64_t, int64_t>{613, 40008};
+  CudaBackend backend{0};
+  Drawn drawn(backend);
+  const std::vector<Shape> shapes{{rows, 2048}, {rows, 8200}, {rows, 14336}, {rows, 20000}, {rows / 4, most}};
+  std::byte* const start = drawn.next;
+  for (const Shape& shape : shapes) {
+    SCOPED_TRACE(shape.cols());
+    drawn.next = start;
+    const int64_t n = shape.cols();
+    const Shape wide{shape.rows(), 2 * n};
+    const TensorView gate_up = drawn.take(t, wide, 1), factors = drawn.take(f32, {2 * n}, 2);
+    std::array<std::vector<TensorView>, 2> ways;  // in one, and one by one
+    for (std::vector<TensorView>& way : ways)
+      way = {drawn.take(t, shape, 3), drawn.take(u8, shape), drawn.take(f32, {shape.rows()}), drawn.take(f32, {n}),
+             drawn.take(t, wide),     drawn.take(u8, wide),  drawn.take(f32, {shape.rows()}), drawn.take(f32, {2 * n})};
+    const auto& [h, codes, scales, columns, dgate_up, dcodes, dscales, dcolumns] =
+        std::tie(ways[0][0], ways[0][1], ways[0][2], ways[0][3], ways[0][4], ways[0][5], ways[0][6], ways[0][7]);
+    drawn.run(SwiGluBackwardQuantize{true, true}, {h, gate_up, factors, dgate_up, dcodes, dscales, dcolumns});
+    drawn.run(SwiGluBackward{true}, {ways[1][0], gate_up, ways[1][4]});
+    drawn.run(Quantize{BaseFormat::Fp8, true, false, true}, {ways[1][4], factors, ways[1][5], ways[1][6], ways[1][7]});
+    EXPECT_TRUE(drawn.alike(h, ways[1][0])) << "restored";
+    drawn.run(SwiGluQuantize{true}, {gate_up, h, codes, scales, columns});
+    drawn.run(SwiGlu{}, {gate_up, ways[1][0]});
+    drawn.run(Quantize{BaseFormat::Fp8, false, false, true}, {ways[1][0], ways[1][1], ways[1][2], ways[1][3]});
+    for (size_t i = 0; i < ways[0].size(); i++) EXPECT_TRUE(drawn.alike(ways[0][i], ways[1][i])) << i;
+    const TensorView turned = drawn.take(u8, {2 * n, shape.rows()}), again = drawn.take(u8, {2 * n, shape.rows()}),
+                     found = drawn.take(f32, {2 * n});
+    drawn.run(Quantize{BaseFormat::Fp8, false, true, true}, {dgate_up, turned, dcolumns});
+    drawn.run(Quantize{BaseFormat::Fp8, false, true}, {dgate_up, again, found});
+    EXPECT_TRUE(drawn.alike(dcolumns, found)) << "scales of columns";
+    EXPECT_TRUE(drawn.alike(turned, again)) << "columns by known scales";
   }
 }
 
@@ -170,6 +238,7 @@ TEST(CudaOpUpdate, LaunchesOfEightBitStateMeetWithoutASeam) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaOpTest, testing::ValuesIn(op_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaCodesTest, testing::ValuesIn(codes_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaFusedTest, testing::ValuesIn(fused_cases()), name_of);
 
 }  // namespace

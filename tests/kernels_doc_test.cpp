@@ -65,6 +65,18 @@ void add_swiglu(std::vector<Row>& rows, int64_t columns, Activation gate = Activ
                    dense(t, {2048, columns})}});
 }
 
+void add_swiglu_codes(std::vector<Row>& rows, int64_t columns) {
+  const DType t = DType::BF16, u8 = DType::U8, f32 = DType::F32;
+  const Operand gate_up = dense(t, {2048, 2 * columns}), h = dense(t, {2048, columns}), scales = dense(f32, {2048});
+  const std::string shape = fmt::format("bf16, {} columns", columns);
+  rows.push_back(
+      {"SwiGLU with codes in fp8", shape, SwiGluQuantize{}, {gate_up, h, dense(u8, {2048, columns}), scales}});
+  rows.push_back({"SwiGLU's gradients with codes in fp8",
+                  shape,
+                  SwiGluBackwardQuantize{},
+                  {h, gate_up, dense(f32, {2 * columns}), gate_up, dense(u8, {2048, 2 * columns}), scales}});
+}
+
 std::vector<Row> all_rows() {
   std::vector<Row> rows;
   for (const int64_t dim : {32, 48, 64, 72, 80, 96, 100, 112, 128, 160, 192, 256, 50, 320})
@@ -80,6 +92,7 @@ std::vector<Row> all_rows() {
        {std::pair(Activation::GeluTanh, ", gate GELU by tanh"), std::pair(Activation::GeluQuick, ", gate quick GELU"),
         std::pair(Activation::Gelu, ", gate exact GELU"), std::pair(Activation::ReluSquared, ", gate ReLU squared")})
     add_swiglu(rows, 14336, gate, word);
+  for (const int64_t columns : {14336, 28672, 66000}) add_swiglu_codes(rows, columns);
   for (const int64_t columns : {4096, 4095}) {
     const DType t = DType::BF16;
     rows.push_back({"product",

@@ -143,6 +143,30 @@ TEST(Machine, OpsThatAreOneKernelArePricedAsOneProduct) {
   EXPECT_NEAR(price(backward, true), linear / 2 + 0.6 * 2 * 128 * 5 * 128 / 1e9, 1e-9);
 }
 
+// In one kernel what is quantised is not read again, but the bytes of both take longer; apart each op has its own.
+TEST(Machine, SwiGluWithCodesIsPricedByItsKernelOrByItsOps) {
+  const DType t = DType::BF16, u8 = DType::U8, f32 = DType::F32;
+  Machine machine;
+  machine.teams.resize(1);
+  machine.teams[0].copy = {{1}, {1e9}};
+  const auto price = [&](const Priced& of, int capability) {
+    const CudaFacts facts(capability);
+    return seconds(of.op, of.set.buffers, machine, 1, {}, &facts) - machine.teams[0].op_seconds;
+  };
+  const double h = 128 * 64, scales = 4 * 128, columns = 4 * 64;
+  const Priced forward = op_of(SwiGluQuantize{}, {{t, {128, 128}}, {t, {128, 64}}, {u8, {128, 64}}, {f32, {128}}}),
+               with_columns = op_of(SwiGluQuantize{true},
+                                    {{t, {128, 128}}, {t, {128, 64}}, {u8, {128, 64}}, {f32, {128}}, {f32, {64}}});
+  EXPECT_NEAR(price(forward, 90), (7 * h + scales) / 0.84 / 1e9, 1e-9);
+  EXPECT_NEAR(price(with_columns, 90), (7 * h + scales + columns) / 0.84 / 1e9, 1e-9);
+  EXPECT_NEAR(price(forward, 89), (9 * h + scales) / 1e9, 1e-9);
+  const Priced backward = op_of(
+      SwiGluBackwardQuantize{false, true},
+      {{t, {128, 64}}, {t, {128, 128}}, {f32, {128}}, {t, {128, 128}}, {u8, {128, 128}}, {f32, {128}}, {f32, {128}}});
+  EXPECT_NEAR(price(backward, 90), (12 * h + 2 * scales + 2 * columns) / 0.75 / 1e9, 1e-9);
+  EXPECT_NEAR(price(backward, 89), (16 * h + 2 * scales + 2 * columns) / 1e9, 1e-9);
+}
+
 TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
   auto attention = [](int64_t dim, int64_t longest) {
     return op_of(Attention{{2, 1, dim}, 1, longest}, {{DType::BF16, {1024, 2 * dim}},

@@ -465,6 +465,7 @@ inline OpCases op_cases() {
   add_fp8_gemm(cases);
   add_adapted(cases);
   add_swiglu_gemm(cases);
+  add_swiglu_codes(cases);
   add_transpose(cases);
   add_fit_columns(cases);
   add_attention(cases);

@@ -191,6 +191,43 @@ inline void add_swiglu_gemm(OpCases& cases) {
     }
 }
 
+// With codes of what SwiGLU and its backward give. A number that is rounded otherwise may have the code beside: what is
+// written is held to the bit by codes_wrongly() (op_runner.h).
+inline void add_swiglu_codes(OpCases& cases) {
+  const DType f32 = DType::F32, u8 = DType::U8;
+  for (const DType t : kActivations)
+    for (const auto& [rows, n] : {std::pair<int64_t, int64_t>{21, 40}, {9, 35}, {300, 24}, {2, 8200}})
+      for (const bool other : {false, true}) {  // scales of columns, and h restored
+        const Activation activation = n == 40 ? Activation::GeluTanh : n == 35 ? Activation::Gelu : Activation::Silu;
+        const std::string what = fmt::format("{}.{}{}", name(t), n, other ? ".column_scales" : "");
+        const CaseOperand gate_up = in("gate_up", t, {rows, 2 * n}, uniform(-3, 3), 8);
+        OpCase forward{
+            "swiglu_quantize." + what,
+            SwiGluQuantize{other, activation},
+            {gate_up, out("h", t, {rows, n}, 16), out("codes", u8, {rows, n}, 8), out("scales", f32, {rows})},
+            {},
+            2e-2,
+            1.01};
+        OpCase back{"swiglu_backward_quantize." + what,
+                    SwiGluBackwardQuantize{other, other, activation},
+                    {other ? inout("dh", t, {rows, n}, uniform(), 8) : in("dh", t, {rows, n}, uniform(), 8), gate_up,
+                     in("factors", f32, {2 * n}, uniform(0.5, 3)), out("dgate_up", t, {rows, 2 * n}, 24),
+                     out("codes", u8, {rows, 2 * n}, 16), out("scales", f32, {rows})},
+                    {},
+                    2e-2,
+                    1.01};
+        if (other) forward.operands.push_back(out("column_scales", f32, {n}));
+        if (other) back.operands.push_back(out("column_scales", f32, {2 * n}));
+        cases.push_back(forward);
+        cases.push_back(back);
+      }
+}
+inline OpCases codes_cases() {
+  OpCases cases;
+  add_swiglu_codes(cases);
+  return cases;
+}
+
 // Those of fused_wrongly(), of as many rows as cards have kernels for.
 inline OpCases fused_cases() {
   OpCases cases;

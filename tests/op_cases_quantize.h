@@ -23,6 +23,34 @@ inline Filling quantized_edges(int64_t run) {
   };
 }
 
+// Scales of columns that are found with the rows' codes, and columns whose scales are known.
+inline void add_column_scales(OpCases& cases) {
+  const DType f32 = DType::F32, u8 = DType::U8;
+  for (const DType t : {f32, DType::BF16, DType::F16}) {
+    for (const bool factors : {false, true})
+      for (const Shape& shape : {Shape{19, 331}, Shape{600, 144}, Shape{3, 4096}, Shape{2, 8200}, Shape{1, 20000}}) {
+        OpCase c{fmt::format("quantize.fp8.{}.column_scales{}.{}", name(t), factors ? ".factors" : "", shape[1]),
+                 Quantize{BaseFormat::Fp8, factors, false, true},
+                 {in("x", t, shape, shape[1] == 144 ? quantized_edges(144) : uniform(-0.1, 0.1))},
+                 {},
+                 0,
+                 0};
+        if (factors) c.operands.push_back(in("factors", f32, {shape[1]}, uniform(0, 3)));
+        c.operands.insert(c.operands.end(), {out("codes", u8, shape), out("scales", f32, {shape[0]}),
+                                             out("column_scales", f32, {shape[1]})});
+        cases.push_back(c);
+      }
+    for (const Shape& shape : {Shape{19, 331}, Shape{1040, 144}})
+      cases.push_back({fmt::format("quantize.fp8.{}.known_columns.{}", name(t), shape[1]),
+                       Quantize{BaseFormat::Fp8, false, true, true},
+                       {in("x", t, shape, uniform(-0.1, 0.1)), out("codes", u8, {shape[1], shape[0]}),
+                        in("scales", f32, {shape[1]}, strewn({0, 1e-4, 3e-3, 1e-40, 2e38}))},
+                       {},
+                       0,
+                       0});
+  }
+}
+
 inline void add_quantize_rows(OpCases& cases) {
   for (const DType t : {DType::F32, DType::BF16, DType::F16})
     for (const auto& [format, code] : {std::pair(BaseFormat::Int8, DType::I8), std::pair(BaseFormat::Fp8, DType::U8)}) {
@@ -68,6 +96,7 @@ inline void add_quantize_rows(OpCases& cases) {
     add(".one", {77, 1}, uniform(), 0);
     add(".edges", {96, 96}, quantized_edges(96), 0);
   }
+  add_column_scales(cases);
   const Filling scales = strewn({0, 1e-40, 3e38, kNaN, kInfinity});
   for (const DType t : kActivations) {
     cases.push_back({fmt::format("dequantize.int8.{}", name(t)),

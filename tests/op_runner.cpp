@@ -195,8 +195,8 @@ std::string OpRunner::compare(const OpCase& c, const std::vector<ref::Tensor>& w
         const auto part = [&](size_t k) {
           return load(after[k].data() + offset_of(places[k].view, 0, e), places[k].view.dtype);
         };
-        got = ref::Reference::join(part(hi), part(lo));
-        expected = ref::Reference::join(want[hi][e], want[lo][e]);
+        got = ref::join(part(hi), part(lo));
+        expected = ref::join(want[hi][e], want[lo][e]);
         dtype = DType::F32;
       }
       if (!near(c, got, expected, dtype))
@@ -425,6 +425,38 @@ std::string backward_wrongly(OpRunner& runner, const OpCase& c, SwiGluGemmBackwa
 std::string fused_wrongly(OpRunner& runner, const OpCase& c) {
   if (const auto* forward = std::get_if<SwiGluGemm>(&c.attrs)) return forward_wrongly(runner, c, *forward);
   return backward_wrongly(runner, c, std::get<SwiGluGemmBackward>(c.attrs));
+}
+
+std::string codes_wrongly(OpRunner& runner, const OpCase& c) {
+  const auto* const forward = std::get_if<SwiGluQuantize>(&c.attrs);
+  const auto* const backward = std::get_if<SwiGluBackwardQuantize>(&c.attrs);
+  const size_t quantized = forward ? 1 : 3;  // what is quantized
+  const bool column_scales = forward ? forward->column_scales : backward->column_scales;
+  OpRunner::Images images, first, second;
+  OpCase swiglu = c, quantize = c;
+  if (forward) {
+    swiglu.attrs = SwiGlu{forward->activation};
+    swiglu.operands = {c.operands[0], c.operands[1]};
+  } else {
+    swiglu.attrs = SwiGluBackward{backward->restore, backward->activation};
+    swiglu.operands = {c.operands[0], c.operands[1], c.operands[3]};
+  }
+  // Operands are filled by their order, so that both have the same numbers before the first that is written.
+  std::string said = runner.run(c, &images) + runner.run(swiglu, &first);
+  if (!said.empty()) return said;
+  quantize.attrs = Quantize{BaseFormat::Fp8, backward != nullptr, false, column_scales};
+  quantize.operands = {as_found(images, c, quantized)};
+  if (backward) quantize.operands.push_back(as_found(images, c, 2));
+  for (size_t i = quantized + 1; i < c.operands.size(); i++) quantize.operands.push_back(to_write(c.operands[i]));
+  quantize.relative = quantize.absolute = 0;
+  said = runner.run(quantize, &second);
+  if (!said.empty()) return said;
+  if (first[0] != images[0] || first.back() != images[quantized]) return "SwiGLU by itself gives other bits";
+  const size_t before = backward ? 2 : 1;
+  for (size_t i = before; i < second.size(); i++)
+    if (second[i] != images[quantized + 1 + i - before])
+      return fmt::format("Quantize by itself gives other bits of '{}'", c.operands[quantized + 1 + i - before].name);
+  return "";
 }
 
 // Numbers of about 8, a unit in whose last place is 1/32 or 1/16, and 1/256 through the adapter.

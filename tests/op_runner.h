@@ -70,6 +70,10 @@ std::string runs_wrongly(OpRunner& runner);
 // attribute, and of its own gate and up, or dh, those of SwiGlu and SwiGluBackward; what differs, in words.
 std::string fused_wrongly(OpRunner& runner, const OpCase& c);
 
+// Whether a SwiGluQuantize or a SwiGluBackwardQuantize writes the bits of SwiGlu or SwiGluBackward, and of the Quantize
+// of what those give; what differs, in words.
+std::string codes_wrongly(OpRunner& runner, const OpCase& c);
+
 // Whether an AdaptedGemm in bf16 adds what its adapter gives, in the mean over many numbers, where that is much less
 // than what each is rounded to; what it adds instead, in words. `may_round_product`: or else rounds the product alone,
 // its sum with that, and the sum with the addend, each number as if by itself.

@@ -52,6 +52,10 @@ TEST_P(OpTest, AllocatesNothingInALaunch) {
 
 TEST_P(OpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner.bind_wrongly(GetParam()), ""); }
 
+struct OpCodesTest : OpTest {};
+TEST_P(OpCodesTest, GivesTheBitsOfSwiGluAndOfQuantize) { EXPECT_EQ(codes_wrongly(runner, GetParam()), ""); }
+INSTANTIATE_TEST_SUITE_P(Cpu, OpCodesTest, testing::ValuesIn(codes_cases()), name_of);
+
 INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(op_cases()), name_of);
 
 TEST(OpRestore, GivesTheForwardsBits) {

@@ -24,7 +24,8 @@ class TestPlacement : public Placement {
   }
   Operand weight(ParamId first, int count) override { return view(weights, first, count); }
   bool fp8_products() const override { return false; }
-  Fp8Factor fp8_weight(ParamId, int, bool) override { return {}; }
+  Fp8Rows fp8_weight(ParamId, int) override { return {}; }
+  Fp8Rows fp8_transposed(ParamId, const Fp8Rows&) override { return {}; }
   Operand stored(ParamId param) override { return weight(param, 1); }
   Operand constant(ParamId param) override { return weight(param, 1); }
   Operand gradient(ParamId first, int count) override { return view(gradients, first, count); }

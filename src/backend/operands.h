@@ -63,10 +63,11 @@ struct Nf4Operands {
 };
 Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands);
 
-// Requires that only the format Fp8 has factors or columns.
+// Requires that only the format Fp8 has factors, columns or scales of columns.
 inline void expect_fp8_extras(const Quantize& quantize, const Operands& operands) {
-  operands.expect(quantize.format == BaseFormat::Fp8 || !(quantize.factors || quantize.columns),
-                  "found factors or columns and format {}, expected fp8", name(quantize.format));
+  operands.expect(
+      quantize.format == BaseFormat::Fp8 || !(quantize.factors || quantize.columns || quantize.column_scales),
+      "found factors, columns or their scales and format {}, expected fp8", name(quantize.format));
   operands.expect(!(quantize.factors && quantize.columns), "found factors and columns, expected one of them");
 }
 

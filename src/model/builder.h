@@ -23,15 +23,18 @@ enum class LinearForm : uint8_t;
 struct Fp8Rows {
   Operand codes, scales;
 };
-// Holds the right factor, and the numbers by which columns of the left factor are multiplied before they are quantised,
-// if there are any.
-struct Fp8Factor {
-  Fp8Rows rows;
-  std::optional<Operand> factors;
+// Returns room for a matrix of this shape in fp8.
+Fp8Rows fp8_rows(Emitter& e, std::string_view site, const Shape& shape, Role role = Role::Activation);
+// Emits x in fp8, row by row: times its columns' factors if there are any, and with the scales of its columns where
+// these are asked for.
+struct Fp8Extras {
+  std::optional<Operand> factors{}, column_scales{};
+  Role role = Role::Activation;
 };
-// Emits x in fp8, row by row, or, with `columns`, its transpose.
-Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns = false,
-               const std::optional<Operand>& factors = {}, Role role = Role::Activation);
+Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, const Fp8Extras& extras = {});
+// Emits the transpose of x in fp8, by the scales of x's columns if these are known.
+Fp8Rows columns_in_fp8(Emitter& e, std::string_view site, const Operand& x,
+                       const std::optional<Operand>& column_scales);
 
 // Returns the operands of an op that writes `result`; where it adds to `result`, this is an operand that is read as
 // well.
@@ -46,8 +49,10 @@ class Placement {
   virtual Operand weight(ParamId first, int count) = 0;
   // Returns whether the products of linears are in fp8.
   virtual bool fp8_products() const = 0;
-  // Returns the weights of a linear in fp8, or their transpose, where products are in fp8.
-  virtual Fp8Factor fp8_weight(ParamId first, int count, bool transposed) = 0;
+  // Returns the weights of a linear in fp8, where products are in fp8, and out of these their transpose without the
+  // rows' scales: whoever multiplies by it multiplies the columns of the other factor by them.
+  virtual Fp8Rows fp8_weight(ParamId first, int count) = 0;
+  virtual Fp8Rows fp8_transposed(ParamId first, const Fp8Rows& weight) = 0;
   // Returns a single parameter as it is stored, for ops that read any dtype.
   virtual Operand stored(ParamId param) = 0;
   // Returns a parameter that is a constant of the run: a vector of fp32.
@@ -210,6 +215,8 @@ class Builder {
   DType compute() const { return compute_; }
   int64_t tokens() const { return tokens_; }
   const std::optional<uint64_t>& dropout_seed() const { return dropout_seed_; }
+  // Returns whether the pass trains: only such a pass has gradients.
+  bool trains() const { return dropout_seed_.has_value(); }
 
  private:
   struct State {

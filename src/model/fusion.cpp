@@ -39,12 +39,18 @@ LinearNode* reader(Tape tape, size_t swiglu) {
 }  // namespace
 
 void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b) {
-  if (b.placement().fp8_products()) return;
+  const bool fp8 = b.placement().fp8_products();
   for (size_t i = 0; i < tape.size(); i++) {
     auto* const swiglu = dynamic_cast<SwiGluNode*>(tape[i].get());
     if (!swiglu) continue;
-    if (LinearNode* const before = maker(tape, i); before && before->fuses_with_swiglu()) swiglu->fuse_forward(*before);
-    if (LinearNode* const after = reader(tape, i); after && !after->drops()) swiglu->fuse_backward(*after);
+    LinearNode *const before = maker(tape, i), *const after = reader(tape, i);
+    if (fp8) {
+      if (before) swiglu->write_gradient_codes_for(*before);
+      if (after) swiglu->write_codes_for(*after);
+      continue;
+    }
+    if (before && before->fuses_with_swiglu()) swiglu->fuse_forward(*before);
+    if (after && !after->drops()) swiglu->fuse_backward(*after);
   }
 }
 

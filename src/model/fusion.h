@@ -10,7 +10,8 @@
 namespace snug {
 
 // Makes one op forward of a linear without bias and the SwiGLU of its result, and one op backward of a SwiGLU and the
-// linear that reads it, where the two follow each other and products are not in fp8.
+// linear that reads it, where the two follow each other. Where products are in fp8, SwiGLU's ops write the codes of
+// what they give for the linears beside them instead (program/swiglu_quantize.h).
 void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b);
 
 }  // namespace snug

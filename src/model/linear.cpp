@@ -126,16 +126,32 @@ AdaptedParts parts_of(const Linear& linear) {
   return parts;
 }
 
-Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors,
-               Role role) {
-  const int64_t rows = x.shape.rows(), cols = x.shape.cols();
-  const Shape shape = columns ? Shape{cols, rows} : Shape{rows, cols};
-  const Fp8Rows result{e.tensor(fmt::format("{}.codes", site), DType::U8, shape, role),
-                       e.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()}, role)};
+Fp8Rows fp8_rows(Emitter& e, std::string_view site, const Shape& shape, Role role) {
+  return {e.tensor(fmt::format("{}.codes", site), DType::U8, shape, role),
+          e.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()}, role)};
+}
+
+Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, const Fp8Extras& extras) {
+  const Fp8Rows result = fp8_rows(e, site, {x.shape.rows(), x.shape.cols()}, extras.role);
   std::vector<Operand> operands{read(x)};
-  if (factors) operands.push_back(read(*factors));
+  if (extras.factors) operands.push_back(read(*extras.factors));
   operands.insert(operands.end(), {write(result.codes), write(result.scales)});
-  e.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, factors.has_value(), columns}, operands);
+  if (extras.column_scales) operands.push_back(write(*extras.column_scales));
+  e.op(fmt::format("{}.quantize", site),
+       Quantize{BaseFormat::Fp8, extras.factors.has_value(), false, extras.column_scales.has_value()}, operands);
+  return result;
+}
+
+Fp8Rows columns_in_fp8(Emitter& e, std::string_view site, const Operand& x,
+                       const std::optional<Operand>& column_scales) {
+  const Shape shape{x.shape.cols(), x.shape.rows()};
+  Fp8Rows result;
+  if (column_scales)
+    result = {e.tensor(fmt::format("{}.codes", site), DType::U8, shape), read(*column_scales)};
+  else
+    result = fp8_rows(e, site, shape);
+  e.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, false, true, column_scales.has_value()},
+       {read(x), write(result.codes), column_scales ? result.scales : write(result.scales)});
   return result;
 }
 
@@ -163,17 +179,21 @@ Value Builder::product(Value x, const Linear& linear, LinearForm form, Activatio
                   kind == ActivationClass::LayerBoundary ? ActivationClass::Tiny : ActivationClass::Adapter}});
   }
   if (addend) inputs.push_back(*addend);
-  return record(std::make_unique<LinearNode>(linear, form, x, addend, dropped, xa), std::move(inputs),
-                {{linear.site, {rows, linear.out}, compute_, kind}});
+  auto node = std::make_unique<LinearNode>(linear, form, x, addend, dropped, xa);
+  std::vector<Output> outputs{{linear.site, {rows, linear.out}, compute_, kind}};
+  if (trains() && placement_.fp8_products() && node->trains_weights(*this))
+    outputs.push_back({linear.site + ".x_scales", {shape(x).cols()}, DType::F32, ActivationClass::Tiny});
+  return record(std::move(node), std::move(inputs), std::move(outputs));
 }
 
 // ---- Forward --------------------------------------------------------------------------------------------------------
 
-bool LinearNode::trains(const Builder& b) const {
+bool LinearNode::trains_weights(const Builder& b) const {
   for (int part = 0; part < linear_.count; part++)
     if (b.trainable(linear_.weight + part)) return true;
-  return xa_ && b.trainable(linear_.lora.a);
+  return false;
 }
+bool LinearNode::trains(const Builder& b) const { return trains_weights(b) || (xa_ && b.trainable(linear_.lora.a)); }
 
 void LinearNode::forward(Builder& b) {
   if (!gated_) return Node::forward(b);
@@ -185,6 +205,7 @@ void LinearNode::compute(Builder& b, std::span<const Operand> outputs) {
   std::optional<Operand> addend;
   if (addend_) addend = b.use(*addend_);
   const std::optional<AdapterTerm> adapter = adapter_term(b);
+  if (outputs.size() > 1) x_scales_ = outputs[1];
   multiply(b, linear_.site, b.use(x_), false, adapter, addend, outputs[0]);
 }
 
@@ -212,8 +233,7 @@ Operand LinearNode::own_rows(const Operand& parameters) const {
 }
 
 void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
-                          const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend,
-                          const Operand& y) const {
+                          const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y) {
   Emitter& e = b.emitter();
   Placement& placement = b.placement();
   const bool bias = !backward && linear_.bias != kNoParam && form_ != LinearForm::WithoutBias,
@@ -239,13 +259,10 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     last = std::exchange(addend, std::nullopt);
   }
   std::vector<Operand> operands;
-  if (fp8) {
-    const Fp8Factor right = placement.fp8_weight(linear_.weight, linear_.count, backward);
-    const Fp8Rows left = in_fp8(e, site, a, false, right.factors);
-    operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
-  } else {
+  if (fp8)
+    operands = backward ? fp8_gradient_factors(b, site, a) : fp8_factors(b, site, a);
+  else
     operands = {read(a), read(own_rows(placement.weight(linear_.weight, linear_.count)))};
-  }
   if (addend) operands.push_back(read(*addend));
   if (bias) operands.push_back(read(own_rows(placement.weight(linear_.bias, linear_.count))));
   operands.push_back(write(y));
@@ -255,6 +272,44 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     e.op(site, Gemm{.transpose_b = backward == linear_.transposed, .addend = addend.has_value(), .bias = bias},
          operands);
   if (last) e.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
+}
+
+std::vector<Operand> LinearNode::fp8_factors(Builder& b, std::string_view site, const Operand& x) {
+  const Fp8Rows weight = b.placement().fp8_weight(linear_.weight, linear_.count);
+  const std::optional<Fp8Rows> written = std::exchange(x_codes_, std::nullopt);
+  const Fp8Rows codes = written ? *written : in_fp8(b.emitter(), site, x, {.column_scales = x_scales_});
+  return {read(codes.codes), read(codes.scales), read(weight.codes), read(weight.scales)};
+}
+
+Fp8Rows LinearNode::codes_of_x(Builder& b) {
+  return x_codes_.emplace(fp8_rows(b.emitter(), linear_.site, b.shape(x_)));
+}
+
+std::optional<Operand> LinearNode::column_scales_of_x(Builder& b) {
+  if (outputs.size() < 2) return std::nullopt;
+  return b.home(outputs[1]);
+}
+
+LinearNode::GradientCodes& LinearNode::codes_of_gradient(Builder& b) {
+  GradientCodes& codes = begin_gradient_codes(b);
+  codes.rows = fp8_rows(b.emitter(), linear_.site + ".dx", b.shape(outputs[0]));
+  return codes;
+}
+
+LinearNode::GradientCodes& LinearNode::begin_gradient_codes(Builder& b) {
+  if (gradient_codes_) return *gradient_codes_;
+  GradientCodes& codes = gradient_codes_.emplace();
+  codes.weight = b.placement().fp8_weight(linear_.weight, linear_.count);
+  if (trains_weights(b))
+    codes.column_scales = b.emitter().tensor(linear_.site + ".dy_scales", DType::F32, {linear_.out});
+  return codes;
+}
+
+std::vector<Operand> LinearNode::fp8_gradient_factors(Builder& b, std::string_view site, const Operand& dy) {
+  GradientCodes& left = begin_gradient_codes(b);
+  const Fp8Rows right = b.placement().fp8_transposed(linear_.weight, left.weight);
+  if (!left.rows) left.rows = in_fp8(b.emitter(), site, dy, {left.weight.scales, left.column_scales});
+  return {read(left.rows->codes), read(left.rows->scales), read(right.codes), read(right.scales)};
 }
 
 void LinearNode::multiply_adapter(Builder& b, const std::string& site, bool backward, const AdapterTerm& adapter,
@@ -392,16 +447,22 @@ void LinearNode::parameter_gradients(Builder& b) {
     for (; end < linear_.count && b.trainable(linear_.weight + end) == trained; end++)
       row += b.table()[linear_.weight + end].shape.rows();
     if (linear_.count == 1) row = linear_.out;  // of the weight it may take some rows, or columns
-    if (trained) weight_gradient(b, first, end - first, columns(dy, begin, row));
+    if (trained) weight_gradient(b, first, end - first, dy, begin, row);
   }
 }
 
-void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand& dy) {
+void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand& whole, int64_t begin, int64_t end) {
   Emitter& e = b.emitter();
+  const Operand dy = columns(whole, begin, end);
   const Operand x = read(b.use(x_)), dw = own_rows(b.placement().gradient(linear_.weight + first, count));
   const std::string site = linear_.site + ".dw";
   if (b.placement().fp8_products()) {
-    const Fp8Rows left = in_fp8(e, site + ".dy", dy, true), right = in_fp8(e, site + ".x", x, true);
+    std::optional<Operand> dy_scales, x_scales;
+    if (gradient_codes_ && gradient_codes_->column_scales)
+      dy_scales = elements(*gradient_codes_->column_scales, begin, end);
+    if (outputs.size() > 1) x_scales = b.use(outputs[1]);
+    const Fp8Rows left = columns_in_fp8(e, site + ".dy", dy, dy_scales),
+                  right = columns_in_fp8(e, site + ".x", x, x_scales);
     e.op(site, Fp8Gemm{.addend = dw.reads()},
          with_result({read(left.codes), read(left.scales), read(right.codes), read(right.scales)}, dw));
   } else {

@@ -28,6 +28,8 @@ class LinearNode : public Node {
   void forward(Builder& b) override;
   void backward(Builder& b) override;
   bool trains(const Builder& b) const override;
+  // Returns whether any of its weights are trained, but for the adapter's.
+  bool trains_weights(const Builder& b) const;
 
   Value x() const { return x_; }
   const Linear& linear() const { return linear_; }
@@ -46,6 +48,22 @@ class LinearNode : public Node {
   // Returns the factors of x's gradient: dy, W and, where there is an adapter, AdaptedGemm's u and v.
   std::vector<Operand> input_gradient_factors(Builder& b);
 
+  // ---- Codes that the nodes beside it write, where products are in fp8 ----
+
+  // Holds the weight, the codes of the result's gradient times the scales of the weight's rows, and the scales of that
+  // gradient's columns, where the weight is trained.
+  struct GradientCodes {
+    Fp8Rows weight;
+    std::optional<Fp8Rows> rows;
+    std::optional<Operand> column_scales;
+  };
+  // Returns room for the codes of x, which the product takes when it is emitted next.
+  Fp8Rows codes_of_x(Builder& b);
+  // Returns the place of the scales of x's columns, where they are wanted.
+  std::optional<Operand> column_scales_of_x(Builder& b);
+  // Returns room for the codes of the result's gradient, from which that of x is computed.
+  GradientCodes& codes_of_gradient(Builder& b);
+
   // Emits the gradients of the parameters, but for the adapter's B, which is emitted with the gradient of xa.
   void parameter_gradients(Builder& b);
 
@@ -55,13 +73,18 @@ class LinearNode : public Node {
   std::optional<AdapterTerm> adapter_term(Builder& b) const;
   // Emits y = a W^T (or, with `backward`, a W) + the adapter's term + bias + addend.
   void multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
-                const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y) const;
+                const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y);
+  // Return the operands of a product in fp8: of x and the weight, and of dy and the weight's transpose.
+  std::vector<Operand> fp8_factors(Builder& b, std::string_view site, const Operand& x);
+  std::vector<Operand> fp8_gradient_factors(Builder& b, std::string_view site, const Operand& dy);
+  // Returns the codes of the result's gradient, which are still to be written, with the weight that they are for.
+  GradientCodes& begin_gradient_codes(Builder& b);
   // Emits the adapter's term by plain products; y holds it and nothing else.
   void multiply_adapter(Builder& b, const std::string& site, bool backward, const AdapterTerm& adapter,
                         const Operand& y) const;
   void input_gradient(Builder& b, const Operand& dx);
-  // Emits the gradients of `count` weights and their biases, from the first-th on; dy has their columns alone.
-  void weight_gradient(Builder& b, int first, int count, const Operand& dy);
+  // Emits the gradients of `count` weights and their biases, from the first-th on, which have these columns of dy.
+  void weight_gradient(Builder& b, int first, int count, const Operand& dy, int64_t begin, int64_t end);
   // Returns the gradient of xa, to be read. It is emitted, and B's with it, where it is first asked for.
   Operand adapter_gradient(Builder& b);
   // Emits the gradients of the adapter's halves A.
@@ -74,6 +97,9 @@ class LinearNode : public Node {
   std::optional<Activation> gated_;
   bool input_gradient_left_ = false;
   std::optional<Operand> dxa_;
+  std::optional<Fp8Rows> x_codes_;
+  std::optional<Operand> x_scales_;
+  std::optional<GradientCodes> gradient_codes_;
 };
 
 // Returns where the parts of a linear's adapter lie.

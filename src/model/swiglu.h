@@ -24,10 +24,18 @@ class SwiGluNode : public Node {
     linear.leave_input_gradient();
     after_ = &linear;
   }
+  // Makes the op of the forward write the codes of its result for the linear that reads it, and the op of the backward
+  // those of its gradient for the linear that made gate and up, where products are in fp8.
+  void write_codes_for(LinearNode& reader) { reader_ = &reader; }
+  void write_gradient_codes_for(LinearNode& maker) { maker_ = &maker; }
 
  private:
+  void forward_with_codes(Builder& b);
+  void backward_with_codes(Builder& b, bool restored, const Operand& dh, const Operand& gate_up,
+                           const Operand& dgate_up);
+
   Activation activation_;
-  LinearNode *before_ = nullptr, *after_ = nullptr;
+  LinearNode *before_ = nullptr, *after_ = nullptr, *reader_ = nullptr, *maker_ = nullptr;
 };
 
 }  // namespace snug

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "program/runtime_scalars.h"
 
 namespace snug {
 
@@ -141,10 +142,6 @@ struct Rope {
   bool backward = false, interleaved = false;
   RopeAxes pairs{};
 };
-
-// Says what the documents of attention are: those of the pass's tokens, or the images or windows of images of its
-// patches. RuntimeScalars has the number of each.
-enum class Documents : uint8_t { Tokens, Images, ImageWindows };
 
 // Attention within documents; head h reads key head h / (heads / kv_heads). A token attends to its document up to
 // itself, or as the attributes say.   q r [T, heads * dim], k r [K, kv_heads * dim], v r [K, kv_heads * dim of values]
@@ -415,10 +412,27 @@ inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 // 2]), scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (bytes from a file do). For Nf4 it is
 // dense and m n is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors`
 // (Fp8 only) x is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x. With `columns` (Fp8
-// only, without factors) the columns of x are quantized as if they were rows: codes [n, m], scales [n].
+// only, without factors) the columns of x are quantized as if they were rows: codes [n, m], scales [n]. With
+// `column_scales` (Fp8 only) the scales of x's columns, without factors, are found while its rows are quantized:
+// column_scales w [n] fp32, the last operand. Then `columns` need not find them again: its scales are r.
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
-  bool factors = false, columns = false;
+  bool factors = false, columns = false, column_scales = false;
+};
+
+// SwiGlu, and Quantize (Fp8) of its result, in one (program/swiglu_quantize.h).   gate_up r [T, 2F], h w [T, F], codes
+// w uint8 [T, F], scales w [T] fp32, column_scales w [F] fp32 ? column_scales.
+struct SwiGluQuantize {
+  bool column_scales = false;
+  Activation activation = Activation::Silu;
+};
+
+// SwiGluBackward, and Quantize (Fp8, with factors) of what it gives, in one.   dh r|rw [T, F], gate_up r [T, 2F],
+// factors r [2F] fp32, dgate_up w [T, 2F], codes w uint8 [T, 2F], scales w [T] fp32, column_scales w [2F] fp32 ?
+// column_scales.
+struct SwiGluBackwardQuantize {
+  bool restore = false, column_scales = false;
+  Activation activation = Activation::Silu;
 };
 
 // The second quantisation of Nf4's scales: scales - offset are quantized in 8 bits on bitsandbytes' dynamic codebook,
@@ -550,14 +564,15 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
-                           AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
-                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
-                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
-                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
-                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile,
-                           LayerNorm, LayerNormBackward, Activate, ActivateBackward, RowNorms, AdaptedNorms,
-                           ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion, FitColumns, EmbeddingNoise>;
+using Attrs =
+    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
+                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
+                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
+                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
+                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
+                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
+                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
+                 FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {
@@ -566,23 +581,5 @@ inline bool is_collective(const Attrs& attrs) {
 
 // Returns the name of an op's kind in dumps, traces and messages: "gemm", "rms_norm_backward".
 std::string_view kind(const Attrs& attrs);
-// Holds what varies from pass to pass while shapes stay. The host knows these numbers when it issues the pass.
-struct RuntimeScalars {
-  int64_t documents = 0;  // in this pass's batch
-  int64_t loss_rows = 0;  // rows with a loss target
-  int64_t segments = 0;   // distinct token ids
-  float loss_scale = 0;   // 1 / loss tokens, or pairs, of the whole step over all ranks and passes
-  int64_t step = 0;       // counted from 1
-  double learning_rate = 0;
-  int64_t position = 0;                   // tokens in the cache already, in generation
-  int64_t first_token = 0;                // first token of this pass on this rank, counted over the whole step
-  int64_t tokens_before = 0;              // in documents that come before this pass's in the step's order of data
-  int64_t images = 0, image_windows = 0;  // in this pass's batch: what attention takes for documents of patches
-  int64_t patch_segments = 0;             // distinct rows that are added to its patches
-
-  int64_t documents_of(Documents kind) const {
-    return kind == Documents::Tokens ? documents : kind == Documents::Images ? images : image_windows;
-  }
-};
 
 }  // namespace snug

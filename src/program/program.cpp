@@ -99,7 +99,13 @@ constexpr auto describe(const CrossEntropy&) {
 }
 constexpr auto describe(const SoftCap&) { return describe_as("soft_cap", "cap"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
-constexpr auto describe(const Quantize&) { return describe_as("quantize", "format", "factors", "columns"); }
+constexpr auto describe(const Quantize&) {
+  return describe_as("quantize", "format", "factors", "columns", "column_scales");
+}
+constexpr auto describe(const SwiGluQuantize&) { return describe_as("swiglu_quantize", "column_scales", "activation"); }
+constexpr auto describe(const SwiGluBackwardQuantize&) {
+  return describe_as("swiglu_backward_quantize", "restore", "column_scales", "activation");
+}
 constexpr auto describe(const QuantizeScales&) { return describe_as("quantize_scales"); }
 constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "format", "plain_scales"); }
 constexpr auto describe(const AllGather&) { return describe_as("all_gather", "ranks"); }
@@ -159,6 +165,7 @@ template <class T>
 bool left_out(std::string_view field, const T& value) {
   if constexpr (std::is_same_v<T, double>) return field == "rate" && value == 1;
   if constexpr (std::is_same_v<T, float>) return (field == "smoothing" || field == "z_loss") && value == 0;
+  if constexpr (std::is_same_v<T, bool>) return field == "column_scales" && !value;
   if constexpr (std::is_same_v<T, RopeAxes> || std::is_same_v<T, Documents>) return value == T{};
   return false;
 }

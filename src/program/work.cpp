@@ -68,7 +68,9 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 
 Kernel OpFacts::kernel(const Attrs& attrs, std::span<const Operand>) const {
   return {.composed = std::holds_alternative<AdaptedGemm>(attrs) || std::holds_alternative<SwiGluGemm>(attrs) ||
-                      std::holds_alternative<SwiGluGemmBackward>(attrs)};
+                      std::holds_alternative<SwiGluGemmBackward>(attrs) ||
+                      std::holds_alternative<SwiGluQuantize>(attrs) ||
+                      std::holds_alternative<SwiGluBackwardQuantize>(attrs)};
 }
 
 double seen_length(const Attention& a) {
@@ -120,9 +122,9 @@ Work work(const Op& op) {
           [&](const CacheAppend&) {
             return Work{0, 2 * (bytes(operands[0]) + bytes(operands[1]))};
           },
-          // Columns are read once more, first, to find their largest values.
+          // Columns are read once more, first, to find their largest values, unless those are known.
           [&](const Quantize& quantize) {
-            return Work{0, all_bytes(op) + (quantize.columns ? bytes(operands[0]) : 0)};
+            return Work{0, all_bytes(op) + (quantize.columns && !quantize.column_scales ? bytes(operands[0]) : 0)};
           },
           [&](const auto&) {
             return Work{0, all_bytes(op)};

@@ -1,9 +1,12 @@
 // Quantisation to 8 and 4 bits: program/ops.h's definition, operation by operation in fp32, by plain search.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "program/ops.h"
+#include "ref/tensor.h"
 #include "tensor/codebook.h"
 
 namespace snug::ref {
@@ -60,6 +63,37 @@ double nearest_code(const std::array<float, N>& book, double x, float scale) {
   size_t best = 0;
   while (best + 1 < N && y > (book[best] + book[best + 1]) / 2) best++;
   return static_cast<double>(best);
+}
+
+// Computes a Quantize of its operands.
+inline void quantize(const Quantize& op, std::vector<Tensor>& o) {
+  Tensor x = o[0];
+  if (op.columns)
+    for (int64_t i = 0; i < x.shape.count(); i++) x[i] = o[0](i % x.rows(), i / x.rows());
+  if (op.factors)
+    for (int64_t i = 0; i < x.shape.count(); i++)
+      x[i] = static_cast<double>(static_cast<float>(x[i]) * static_cast<float>(o[1][i % x.cols()]));
+  Tensor &codes = o[op.factors ? 2 : 1], &scales = o[op.factors ? 3 : 2];
+  if (op.columns && op.column_scales) {  // the scales are known
+    for (int64_t i = 0; i < x.shape.count(); i++)
+      codes[i] = fp8_code(x[i], static_cast<float>(scales[i / o[0].rows()]));
+    return;
+  }
+  for (int64_t c = 0; op.column_scales && c < o[0].cols(); c++) {
+    std::vector<double> column;
+    for (int64_t r = 0; r < o[0].rows(); r++) column.push_back(o[0](r, c));
+    o.back()[c] = static_cast<double>(absmax(column.data(), o[0].rows()) / 448);
+  }
+  const int64_t run = x.shape.count() / scales.shape.count();  // elements that share a scale
+  if (op.format == BaseFormat::Nf4) std::ranges::fill(codes.values, 0.0);
+  for (int64_t i = 0; i < x.shape.count(); i++) {
+    const float largest = absmax(&x.values[static_cast<size_t>(i / run * run)], run);
+    const float scale = op.format == BaseFormat::Fp8 ? largest / 448 : largest;
+    scales[i / run] = static_cast<double>(scale);
+    if (op.format == BaseFormat::Int8) codes[i] = int8_code(x[i], scale);
+    if (op.format == BaseFormat::Fp8) codes[i] = fp8_code(x[i], scale);
+    if (op.format == BaseFormat::Nf4) codes[i / 2] += nearest_code(kNf4Codebook, x[i], scale) * (i % 2 == 0 ? 16 : 1);
+  }
 }
 
 }  // namespace snug::ref

@@ -285,6 +285,18 @@ class Reference {
       }
   }
 
+  void operator()(const SwiGluQuantize& op) {
+    (*this)(SwiGlu{op.activation});
+    quantize_after(1, {BaseFormat::Fp8, false, false, op.column_scales}, {1});
+  }
+  void operator()(const SwiGluBackwardQuantize& op) {
+    std::vector<Tensor> pointwise{o_[0], o_[1], o_[3]};
+    Reference(pointwise, facts_)(SwiGluBackward{op.restore, op.activation});
+    o_[0] = pointwise[0];
+    o_[3] = pointwise[2];
+    quantize_after(3, {BaseFormat::Fp8, true, false, op.column_scales}, {3, 2});
+  }
+
   void operator()(const SwiGluGemm& op) {
     const bool adapted = op.parts.end[0] > 0;
     const size_t gate_up = adapted ? 4 : 2;
@@ -398,25 +410,7 @@ class Reference {
     o_[1][0] = total;
   }
 
-  void operator()(const Quantize& op) {
-    Tensor x = o_[0];
-    if (op.columns)
-      for (int64_t i = 0; i < x.shape.count(); i++) x[i] = o_[0](i % x.rows(), i / x.rows());
-    if (op.factors)
-      for (int64_t i = 0; i < x.shape.count(); i++)
-        x[i] = static_cast<double>(static_cast<float>(x[i]) * static_cast<float>(o_[1][i % x.cols()]));
-    Tensor &codes = o_[op.factors ? 2 : 1], &scales = o_[op.factors ? 3 : 2];
-    const int64_t run = x.shape.count() / scales.shape.count();  // elements that share a scale
-    if (op.format == BaseFormat::Nf4) std::ranges::fill(codes.values, 0.0);
-    for (int64_t i = 0; i < x.shape.count(); i++) {
-      const float largest = absmax(&x.values[static_cast<size_t>(i / run * run)], run);
-      const float scale = op.format == BaseFormat::Fp8 ? largest / 448 : largest;
-      scales[i / run] = static_cast<double>(scale);
-      if (op.format == BaseFormat::Int8) codes[i] = int8_code(x[i], scale);
-      if (op.format == BaseFormat::Fp8) codes[i] = fp8_code(x[i], scale);
-      if (op.format == BaseFormat::Nf4) codes[i / 2] += nearest_code(kNf4Codebook, x[i], scale) * (i % 2 == 0 ? 16 : 1);
-    }
-  }
+  void operator()(const Quantize& op) { quantize(op, o_); }
 
   void operator()(const QuantizeScales&) {
     std::vector<double> centred;
@@ -518,21 +512,17 @@ class Reference {
     internal_error("an op of the executor has no reference");
   }
 
-  // The bf16 nearest to an fp32 number (ties away from zero) and how many of its last 16 bits' units are left.
-  static void split(double x, double& hi, double& lo) {
-    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(x));
-    const bool finite = std::isfinite(static_cast<float>(x));
-    const uint32_t upper = finite ? (bits + 0x8000u) >> 16 : bits >> 16;
-    hi = static_cast<double>(std::bit_cast<float>(upper << 16));
-    lo = finite ? static_cast<double>(static_cast<int32_t>(bits - (upper << 16))) : 0;
-  }
-
-  static double join(double hi, double lo) {
-    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(hi));
-    return static_cast<double>(std::bit_cast<float>(bits + static_cast<uint32_t>(static_cast<int32_t>(lo))));
-  }
-
  private:
+  // Quantizes what has just been computed: the operands `from`, and those after the one numbered `last`.
+  void quantize_after(size_t last, const Quantize& op, const std::vector<size_t>& from) {
+    std::vector<Tensor> operands;
+    for (const size_t i : from) operands.push_back(o_[i]);
+    operands.insert(operands.end(), o_.begin() + static_cast<ptrdiff_t>(last) + 1, o_.end());
+    Reference(operands, facts_)(op);
+    std::copy(operands.begin() + static_cast<ptrdiff_t>(from.size()), operands.end(),
+              o_.begin() + static_cast<ptrdiff_t>(last) + 1);
+  }
+
   // State in bf16 or 8 bits: the step in fp32, block by block.
   void rounded_adamw(const AdamW& op, Tensor& w, Tensor& m, Tensor& v) {
     const bool bit8 = op.format == StateFormat::Bit8;

@@ -11,6 +11,20 @@
 
 namespace snug::ref {
 
+// The bf16 nearest to an fp32 number (ties away from zero) and how many of its last 16 bits' units are left.
+inline void split(double x, double& hi, double& lo) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(x));
+  const bool finite = std::isfinite(static_cast<float>(x));
+  const uint32_t upper = finite ? (bits + 0x8000u) >> 16 : bits >> 16;
+  hi = static_cast<double>(std::bit_cast<float>(upper << 16));
+  lo = finite ? static_cast<double>(static_cast<int32_t>(bits - (upper << 16))) : 0;
+}
+
+inline double join(double hi, double lo) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(hi));
+  return static_cast<double>(std::bit_cast<float>(bits + static_cast<uint32_t>(static_cast<int32_t>(lo))));
+}
+
 // One step of one element; m and v are brought forward. In T's own arithmetic, in torch.optim.AdamW's order: with float
 // every rounding is torch's, as it is the op's.
 template <class T>

@@ -12,6 +12,7 @@
 #include "base/memory.h"
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
+#include "program/swiglu_quantize.h"
 
 namespace snug {
 namespace {
@@ -49,6 +50,8 @@ struct Bind {
   Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
   Launch operator()(const SwiGluGemm& a) const { return one_by_one(a); }
   Launch operator()(const SwiGluGemmBackward& a) const { return one_by_one(a); }
+  Launch operator()(const SwiGluQuantize& a) const { return one_by_one(a); }
+  Launch operator()(const SwiGluBackwardQuantize& a) const { return one_by_one(a); }
   Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
   Launch operator()(const Rescale& a) const { return cpu::bind_rescale(a, operands); }
   Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }

@@ -53,36 +53,55 @@ void int8_row(const std::byte* x, int64_t n, int8_t* codes, float& scale) {
 }
 
 template <class Value>
-void fp8_row(int64_t n, const Value& value, uint8_t* codes, float& scale) {
-  scale = abs_max(n, value) / kFp8Largest;
+void fp8_codes(int64_t n, const Value& value, uint8_t* codes, float scale) {
   if (scale == 0) return static_cast<void>(std::memset(codes, 0, static_cast<size_t>(n)));
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) codes[i] = fp8_from_float(value(i) / scale);
 }
 
-template <class Code, class Row>
-Launch quantize_rows(Operands& operands, const TensorView& x, DType code, const Row& row) {
+template <class Value>
+void fp8_row(int64_t n, const Value& value, uint8_t* codes, float& scale) {
+  scale = abs_max(n, value) / kFp8Largest;
+  fp8_codes(n, value, codes, scale);
+}
+
+// Writes the scales that the columns of x have if they are quantized as rows are.
+template <class X>
+void fp8_column_scales(const TensorView& x, float* scales) {
+  const int64_t rows = x.rows(), bytes = x.row_stride * static_cast<int64_t>(sizeof(X));
+  share_rows(x.cols(), rows, [&](int64_t c) {
+    scales[c] = abs_max(rows, [&](int64_t i) { return load<X>(x.data + i * bytes, c); }) / kFp8Largest;
+  });
+}
+
+template <class X, class Code, class Row>
+Launch quantize_rows(const Quantize& quantize, Operands& operands, const TensorView& x, DType code, const Row& row) {
   const int64_t rows = x.rows(), cols = x.cols();
   const TensorView codes = operands.matrix("codes", {code}, rows, cols);
   float* const scales = operands.vector("scales", {DType::F32}, rows).as<float>();
+  float* const column_scales =
+      quantize.column_scales ? operands.vector("column_scales", {DType::F32}, cols).as<float>() : nullptr;
   operands.done();
   return [=, to = Rows<Code>(codes)](const RuntimeScalars&) {
     const int64_t bytes = x.row_stride * static_cast<int64_t>(element_bytes(x.dtype));
     share_rows(rows, cols, [&](int64_t r) { row(x.data + r * bytes, cols, to[r], scales[r]); });
+    if (column_scales) fp8_column_scales<X>(x, column_scales);
   };
 }
 
+// With `known`, the scales are there already.
 template <class X>
-Launch quantize_columns(Operands& operands, const TensorView& x) {
+Launch quantize_columns(Operands& operands, const TensorView& x, bool known) {
   const int64_t rows = x.rows(), cols = x.cols();
   const TensorView codes = operands.matrix("codes", {DType::U8}, cols, rows);
   float* const scales = operands.vector("scales", {DType::F32}, cols).as<float>();
   operands.done();
   return [=, to = Rows<uint8_t>(codes)](const RuntimeScalars&) {
     const int64_t bytes = x.row_stride * static_cast<int64_t>(element_bytes(x.dtype));
+    if (!known) fp8_column_scales<X>(x, scales);
     share_rows(cols, rows, [&](int64_t c) {
-      const auto value = [&](int64_t i) { return load<X>(x.data + i * bytes, c); };
-      fp8_row(rows, value, to[c], scales[c]);
+      fp8_codes(
+          rows, [&](int64_t i) { return load<X>(x.data + i * bytes, c); }, to[c], scales[c]);
     });
   };
 }
@@ -221,18 +240,19 @@ Launch bind_quantize(const Quantize& quantize, Operands operands) {
   expect_fp8_extras(quantize, operands);
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x);
   return dispatch_float(x.dtype, [&]<class X>() {
-    if (quantize.format == BaseFormat::Int8) return quantize_rows<int8_t>(operands, x, DType::I8, int8_row<X>);
+    if (quantize.format == BaseFormat::Int8)
+      return quantize_rows<X, int8_t>(quantize, operands, x, DType::I8, int8_row<X>);
     operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
-    if (quantize.columns) return quantize_columns<X>(operands, x);
+    if (quantize.columns) return quantize_columns<X>(operands, x, quantize.column_scales);
     if (!quantize.factors)
-      return quantize_rows<uint8_t>(operands, x, DType::U8,
-                                    [](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
-                                      fp8_row(
-                                          n, [row](int64_t i) { return load<X>(row, i); }, codes, scale);
-                                    });
+      return quantize_rows<X, uint8_t>(quantize, operands, x, DType::U8,
+                                       [](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
+                                         fp8_row(
+                                             n, [row](int64_t i) { return load<X>(row, i); }, codes, scale);
+                                       });
     const float* const factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
-    return quantize_rows<uint8_t>(
-        operands, x, DType::U8, [factors](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
+    return quantize_rows<X, uint8_t>(
+        quantize, operands, x, DType::U8, [factors](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
           fp8_row(
               n, [row, factors](int64_t i) { return load<X>(row, i) * factors[i]; }, codes, scale);
         });

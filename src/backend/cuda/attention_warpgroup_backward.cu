@@ -6,6 +6,7 @@ namespace snug::cuda {
 AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
   const int heads = op.heads.heads, kv_heads = op.heads.kv_heads;
   const int dim = op.heads.dim, value_dim = op.heads.value_dim;
+  const int query_rows = query_gradient_rows(op.heads.widest(), op.cap);
   const auto queries = [&](const Rows<BFloat16>& rows, int columns, int box_rows) {
     return head_tensor_map(rows, columns, heads, op.tokens, box_rows);
   };
@@ -17,10 +18,10 @@ AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* 
              keys(op.k, dim, kRowsPerStep),
              keys(op.v, value_dim, kRowsPerStep),
              queries(op.dout, value_dim, kRowsPerStep),
-             queries(op.q, dim, kTileRows),
+             queries(op.q, dim, query_rows),
              keys(op.k, dim, kTileRows),
              keys(op.v, value_dim, kTileRows),
-             queries(op.dout, value_dim, kTileRows),
+             queries(op.dout, value_dim, query_rows),
              nullptr,
              0};
   std::vector<GradientLaunch> kernels = key_gradient_launches(op.heads.widest(), op.cap, stream);

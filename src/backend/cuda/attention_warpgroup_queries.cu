@@ -4,15 +4,17 @@
 namespace snug::cuda {
 namespace {
 
-using QueryTile = Tile<kTileRows>;
-__device__ QueryTile query_tile(const GradientRows& op, int number) {
+template <int D>
+using QueryTile = Tile<kRows<D, Gradients::OfQueries>>;
+template <int D>
+__device__ QueryTile<D> query_tile(const GradientRows& op, int number) {
   return {number, op.tokens, op.heads.heads, true};
 }
 
 template <int D, Gradients what>
 __device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
-  const QueryTile place = query_tile(op, tile.number);
+  const QueryTile<D> place = query_tile<D>(op, tile.number);
   const int kv_head = place.head / op.heads.group();
   const int steps = tile.steps(kRowsPerStep);
   if (threadIdx.x % 32 != 0) return;
@@ -33,7 +35,7 @@ __device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& til
 template <bool capped, int D, Gradients what>
 __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
-  const QueryTile place = query_tile(op, tile.number);
+  const QueryTile<D> place = query_tile<D>(op, tile.number);
   const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head, begin = tile.seen.begin;
   Span spans[2];
   thread_spans<true>(first, tile.bounds, op.mask(b.documents), spans);
@@ -75,23 +77,24 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
                      {op.scale, op.scale});
 }
 
-template <bool capped>
+template <int D, bool capped>
 struct Queries {
+  static constexpr int kOf = kRows<D, Gradients::OfQueries>;
   static __device__ MaskBounds bounds(const Backward& b, int tile) {
-    return mask_bounds<true>(query_tile(b.op, tile).first, kTileRows, b.op.mask(b.documents));
+    return mask_bounds<true>(query_tile<D>(b.op, tile).first, kOf, b.op.mask(b.documents));
   }
-  template <int D, Gradients what>
+  template <Gradients what>
   static __device__ void fetch_stationary(const Backward& b, const GradientTiles<D, what>& tiles, int tile,
                                           uint32_t full) {
-    const QueryTile place = query_tile(b.op, tile);
-    fetch_rows<D>(tiles.stationary_first(), b.tile_q, place.head, place.first, kTileRows, full);
-    fetch_rows<D>(tiles.stationary_second(), b.tile_dout, place.head, place.first, kTileRows, full);
+    const QueryTile<D> place = query_tile<D>(b.op, tile);
+    fetch_rows<D>(tiles.stationary_first(), b.tile_q, place.head, place.first, kOf, full);
+    fetch_rows<D>(tiles.stationary_second(), b.tile_dout, place.head, place.first, kOf, full);
   }
-  template <int D, Gradients what>
+  template <Gradients what>
   static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
     fetch_for_queries(b, tiles, tile);
   }
-  template <int D, Gradients what>
+  template <Gradients what>
   static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
     query_gradient<capped>(b, tiles, tile);
   }
@@ -99,9 +102,13 @@ struct Queries {
 
 }  // namespace
 
+int query_gradient_rows(int dim, float cap) {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool>() { return kRows<D, Gradients::OfQueries>; });
+}
+
 GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream) {
   return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool capped>() {
-    return gradient_launch<D, Gradients::OfQueries, Queries<capped>>(stream);
+    return gradient_launch<D, Gradients::OfQueries, Queries<D, capped>>(stream);
   });
 }
 

@@ -18,6 +18,7 @@
 #include "base/rounding.h"
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
+#include "program/swiglu_quantize.h"
 
 namespace snug {
 namespace {
@@ -62,6 +63,8 @@ struct Bind {
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
   Launch operator()(const SwiGluGemm& a) const { return fused(a); }
   Launch operator()(const SwiGluGemmBackward& a) const { return fused(a); }
+  Launch operator()(const SwiGluQuantize& a) const { return fused(a); }
+  Launch operator()(const SwiGluBackwardQuantize& a) const { return fused(a); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
   Launch operator()(const Rescale& a) const { return cuda::bind_rescale(a, operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }

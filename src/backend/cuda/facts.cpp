@@ -5,6 +5,7 @@
 #include "base/rounding.h"
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
+#include "program/swiglu_quantize.h"
 
 namespace snug {
 namespace {
@@ -141,6 +142,8 @@ struct KernelOf {
   Kernel operator()(const AdaptedGemm& op) const { return in_tiles(op); }
   Kernel operator()(const SwiGluGemm& op) const { return in_tiles(op); }
   Kernel operator()(const SwiGluGemmBackward& op) const { return in_tiles(op); }
+  Kernel operator()(const SwiGluQuantize& op) const { return by_clusters(op); }
+  Kernel operator()(const SwiGluBackwardQuantize& op) const { return by_clusters(op); }
   Kernel operator()(const AdapterBackward& op) const {
     const std::string_view unlike = cuda::unlike_adapter_kernel(op, operands);
     if (unlike.empty()) return {.name = "one pass over dy"};
@@ -183,6 +186,14 @@ struct KernelOf {
   }
 
   template <class Kind>
+  Kernel by_clusters(const Kind& op) const {
+    if (!cuda::has_warpgroups(capability)) return {.name = "its parts", .composed = true};
+    const std::string_view unlike = cuda::unlike_clusters(op, operands);
+    if (unlike.empty()) return {.name = "rows held by clusters"};
+    return {.name = "its parts", .composed = true, .slow = unlike};
+  }
+
+  template <class Kind>
   Kernel in_tiles(const Kind& op) const {
     if (!cuda::has_warpgroups(capability)) return {.name = "its parts", .composed = true};
     const std::string_view unlike = cuda::unlike_tiles(op, operands);
@@ -215,6 +226,25 @@ std::string_view unlike_tiles(const Kind& op, std::span<const View> operands) {
   return unlike.empty() ? unlike_shape(op, operands) : unlike;
 }
 
+int64_t cluster_blocks(int64_t columns) {
+  int64_t blocks = 1;
+  while (blocks * kClusterColumns < columns) blocks *= 2;
+  return blocks;
+}
+
+template <class Kind, class View>
+std::string_view unlike_clusters(const Kind& op, std::span<const View> operands) {
+  if (!is_by_sigmoid(op.activation)) return kOtherGate;
+  const View &codes = operands[before_codes(op)], &first = operands[0];
+  const std::string_view unlike = unlike_vectors(operands.first(2));
+  if (!unlike.empty()) return unlike;
+  const bool backward = std::is_same_v<Kind, SwiGluBackwardQuantize>;
+  if (backward && (!in_vectors(operands[3]) || start_of(operands[2]) % 16 != 0)) return kOddRows;
+  const int64_t columns = backward ? first.shape.cols() : first.shape.cols() / 2;
+  if (columns % kVectorElements != 0 || start_of(codes) % 8 != 0 || codes.row_stride % 8 != 0) return kOddRows;
+  return cluster_blocks(columns) <= kMostClusterBlocks ? "" : "there are more than 65,536 columns";
+}
+
 template <class View>
 std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands) {
   const View &b = operands[1], &db = operands[4];
@@ -239,11 +269,13 @@ OddSide odd_side(const Gemm& gemm, const Product& p, std::span<const View> opera
   return odd(p.m) && gemm.transpose_a ? OddSide::M : OddSide::None;
 }
 
-#define SNUG_INSTANTIATE(View)                                                              \
-  template OddSide odd_side(const Gemm&, const Product&, std::span<const View>);            \
-  template std::string_view unlike_tiles(const AdaptedGemm&, std::span<const View>);        \
-  template std::string_view unlike_tiles(const SwiGluGemm&, std::span<const View>);         \
-  template std::string_view unlike_tiles(const SwiGluGemmBackward&, std::span<const View>); \
+#define SNUG_INSTANTIATE(View)                                                                     \
+  template OddSide odd_side(const Gemm&, const Product&, std::span<const View>);                   \
+  template std::string_view unlike_tiles(const AdaptedGemm&, std::span<const View>);               \
+  template std::string_view unlike_tiles(const SwiGluGemm&, std::span<const View>);                \
+  template std::string_view unlike_tiles(const SwiGluGemmBackward&, std::span<const View>);        \
+  template std::string_view unlike_clusters(const SwiGluQuantize&, std::span<const View>);         \
+  template std::string_view unlike_clusters(const SwiGluBackwardQuantize&, std::span<const View>); \
   template std::string_view unlike_adapter_kernel(const AdapterBackward&, std::span<const View>);
 SNUG_INSTANTIATE(Operand)
 SNUG_INSTANTIATE(TensorView)

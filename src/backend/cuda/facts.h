@@ -41,6 +41,13 @@ inline constexpr int kProductTileRows = 128, kProductTileColumns = 256, kVectorE
 // AdaptedGemm, SwiGluGemm, SwiGluGemmBackward. View: Operand or TensorView; the op's, with or without scratch.
 template <class Kind, class View>
 std::string_view unlike_tiles(const Kind& op, std::span<const View> operands);
+// Says how many columns of a row of h a block of a cluster holds, and how many blocks a cluster has at most, where
+// SwiGLU's ops write codes as well; columns are dealt out among the least power of two of blocks that holds them.
+inline constexpr int64_t kClusterColumns = 8192, kMostClusterBlocks = 8;
+int64_t cluster_blocks(int64_t columns);
+// Returns why the kernel for a SwiGluQuantize or a SwiGluBackwardQuantize does not take the op; as unlike_tiles().
+template <class Kind, class View>
+std::string_view unlike_clusters(const Kind& op, std::span<const View> operands);
 // Returns why the one kernel for an adapter's gradients, which every card has, does not take the op.
 template <class View>
 std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands);

@@ -20,5 +20,8 @@ MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> v
 // These compute SwiGLU of the rounded products with the bits of SwiGLU's own kernels.
 MaybeLaunch bind_kernel(const SwiGluGemm& op, std::span<const TensorView> views, cudaStream_t stream);
 MaybeLaunch bind_kernel(const SwiGluGemmBackward& op, std::span<const TensorView> views, cudaStream_t stream);
+// These have the bits of SwiGLU's own kernels and of Quantize's.
+MaybeLaunch bind_kernel(const SwiGluQuantize& op, std::span<const TensorView> views, cudaStream_t stream);
+MaybeLaunch bind_kernel(const SwiGluBackwardQuantize& op, std::span<const TensorView> views, cudaStream_t stream);
 
 }  // namespace snug::cuda

@@ -1,7 +1,6 @@
 // Quantises numbers to 8 and 4 bits and back: the CPU's operations in the CPU's order, so that codes are equal.
-#include "backend/cuda/quantize.cuh"
+#include "backend/cuda/fp8.cuh"
 #include "backend/cuda/transpose.cuh"
-#include "tensor/codebook.h"
 
 namespace snug::cuda {
 namespace {
@@ -31,88 +30,13 @@ struct Int8 {
   }
 };
 
-struct Fp8 {
-  using Code = uint8_t;
-  __device__ static float scale(float abs_max) { return abs_max / kFp8Largest; }
-  // Returns 0 if elements must be divided one by one: for rows of zeros, or of numbers not finite or far from 1.
-  __device__ static float factor(float scale) {
-    return scale >= 0x1p-60f && scale <= 0x1p60f ? fast_normal_inverse(scale) : 0.0f;
-  }
-  template <int N>
-  __device__ static void put(Code* to, const Pack<float, N>& x, float scale, float factor) {
-    if (kInHardware && factor != 0)
-      return put_rounded<N>(to, [&](int k) { return signed_quotient(x[k], scale, factor); });
-#pragma unroll
-    for (int k = 0; k < N; k++) to[k] = divided(x[k], scale);
-  }
-  // Puts codes, each with its own scale; `fast` says that none of the factors is 0.
-  template <int N>
-  __device__ static void put(Code* to, const Pack<float, N>& x, const float* scale, const float* factor, bool fast) {
-    if (kInHardware && fast)
-      return put_rounded<N>(to, [&](int k) { return signed_quotient(x[k], scale[k], factor[k]); });
-#pragma unroll
-    for (int k = 0; k < N; k++) to[k] = divided(x[k], scale[k]);
-  }
-  __device__ static float value(Code code, float scale) { return float_from_fp8(code) * scale; }
-
- private:
-#if __CUDA_ARCH__ >= 890
-  static constexpr bool kInHardware = true;
-  // Returns the codes of x and y, x's in the lower byte.
-  __device__ static uint32_t pair(float x, float y) {
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
-    return pair;
-  }
-#else
-  static constexpr bool kInHardware = false;
-  __device__ static uint32_t pair(float, float) { return 0; }
-#endif
-  // Puts codes in words: the compiler would take bytes from two branches apart and put them together again.
-  template <int N, class Value>
-  __device__ static void put_rounded(Code* to, const Value& value) {
-    if constexpr (N == 1) {
-      *to = static_cast<Code>(pair(value(0), 0));
-    } else {
-      static_assert(N % 4 == 0);
-      Pack<uint32_t, N / 4> words;
-#pragma unroll
-      for (int k = 0; k < N; k += 4)
-        words[k / 4] = pair(value(k), value(k + 1)) | pair(value(k + 2), value(k + 3)) << 16;
-      save<N / 4>(reinterpret_cast<uint32_t*>(to), words);
-    }
-  }
-  __device__ static float signed_quotient(float x, float scale, float factor) {
-    return copysignf(quotient(x, scale, factor), x);
-  }
-  __device__ __noinline__ static Code divided(float x, float scale) {
-    if (scale == 0) return 0;
-    const float y = x / scale;
-    if (y == y) return fp8_from_float(y);
-    // NaN gets the sign that x86's division gives it, negative for infinity by infinity.
-    return static_cast<Code>(x == x ? (isinf(scale) ? 0xff : 0x7f) : 0x7f | (__float_as_uint(x) >> 24 & 0x80u));
-  }
-};
-
-// Returns the largest absolute value among numbers of 16 bits, as the bits of an fp32.
-template <class X, int N, int kCount>
-__device__ uint32_t abs_max_bits(const Raw<X, N> (&raw)[kCount]) {
-  uint32_t two = 0;
-#pragma unroll
-  for (int i = 0; i < kCount; i++)
-#pragma unroll
-    for (int k = 0; k < N / 2; k++) two = __vmaxu2(two, raw[i].words[k] & 0x7fff7fffu);
-  X abs_max;
-  abs_max.bits = static_cast<uint16_t>(max(two >> 16, two & 0xffffu));
-  return __float_as_uint(to_float(abs_max));
-}
-
 // Takes row after row in a block of threads, which holds a row in registers, kGroupsPerThread groups of N elements in
-// each thread, and fetches the next one meanwhile. Factors of columns, if there are any, stay in shared memory.
-template <int N, class Format, class X, bool kFactors, int kGroupsPerThread, int kRowThreads>
+// each thread, and fetches the next one meanwhile. Factors of columns, if there are any, stay in shared memory. With
+// kColumns it finds the largest absolute values of columns as well: each thread has the same columns of all its rows.
+template <int N, class Format, class X, bool kFactors, bool kColumns, int kGroupsPerThread, int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     quantize_rows_kernel(ByteRows x, const float* factors, int64_t rows, int64_t cols,
-                         Rows<typename Format::Code> codes, float* scales) {
+                         Rows<typename Format::Code> codes, float* scales, float* column_max) {
   extern __shared__ __align__(16) float cached_factors[];
   __shared__ uint32_t shared[2][32];
   constexpr int64_t kStride = int64_t{kRowThreads} * N;
@@ -123,6 +47,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   if constexpr (kFactors) __syncthreads();
 
   Raw<X, N> current[kGroupsPerThread] = {}, next[kGroupsPerThread] = {};
+  ColumnMax<N> largest[kColumns ? kGroupsPerThread : 1];
   const auto fetch = [&](int64_t row) {
     const auto* const start = reinterpret_cast<const X*>(x.at(row));
 #pragma unroll
@@ -144,6 +69,9 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
 #pragma unroll
     for (int i = 0; i < kGroupsPerThread; i++) current[i] = next[i];
     if (row + gridDim.x < rows) fetch(row + gridDim.x);
+    if constexpr (kColumns)
+#pragma unroll
+      for (int i = 0; i < kGroupsPerThread; i++) largest[i].add(current[i].words);
     uint32_t abs_max = 0;
     if constexpr (sizeof(X) == 2 && !kFactors) {
       abs_max = abs_max_bits(current);
@@ -162,6 +90,15 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
 #pragma unroll
     for (int i = 0; i < kGroupsPerThread; i++)
       if (inside(i)) Format::template put<N>(codes.at(row, first + i * kStride), values(i), scale, factor);
+  }
+  if constexpr (kColumns) {
+    __syncthreads();  // all have read the factors
+    auto* const found = reinterpret_cast<uint32_t*>(cached_factors);
+#pragma unroll
+    for (int i = 0; i < kGroupsPerThread; i++)
+      if (inside(i)) largest[i].put(found + first + i * kStride);
+    __syncthreads();
+    add_column_max(found, cols, column_max);
   }
 }
 
@@ -274,7 +211,21 @@ struct ColumnCodesBody {
   }
 };
 
-Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t stream) {
+// Enqueues the search for the scales of x's columns; `aligned` says that rows can be read kWide elements at a time.
+template <class X>
+void launch_column_scales(const TensorView& x, bool aligned, float* scales, cudaStream_t stream) {
+  const int64_t rows = x.rows(), cols = x.cols();
+  clear_column_max(scales, cols, stream);
+  dispatch_wide(aligned, [&]<int N>() {
+    const dim3 grid(blocks_of(cols, kColumnGroups * N), blocks_of(rows, kThreads / kColumnGroups * kColumnSteps));
+    column_abs_max_kernel<N, X>
+        <<<grid, kThreads, 0, stream>>>(ByteRows(x), rows, cols, reinterpret_cast<uint32_t*>(scales));
+  });
+  scale_columns_by_max(scales, cols, stream);
+}
+
+// With `known`, the scales are there already.
+Launch quantize_columns(Operands& operands, const TensorView& x, bool known, cudaStream_t stream) {
   const TensorView codes = operands.matrix("codes", {DType::U8}, x.cols(), x.rows());
   float* const scales = operands.vector("scales", {DType::F32}, x.cols()).as<float>();
   operands.done();
@@ -283,14 +234,7 @@ Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t st
   return dispatch_float(x.dtype, [&]<class X>() -> Launch {
     return [=](const RuntimeScalars&) {
       const int64_t rows = x.rows(), cols = x.cols();
-      check_cuda(cudaMemsetAsync(scales, 0, static_cast<size_t>(cols) * sizeof(float), stream), "quantize");
-      const auto launch_abs_max = [&]<int N>() {
-        const dim3 grid(blocks_of(cols, kColumnGroups * N), blocks_of(rows, kThreads / kColumnGroups * kColumnSteps));
-        column_abs_max_kernel<N, X>
-            <<<grid, kThreads, 0, stream>>>(ByteRows(x), rows, cols, reinterpret_cast<uint32_t*>(scales));
-      };
-      tiles ? launch_abs_max.template operator()<kWide>() : launch_abs_max.template operator()<1>();
-      column_scales_kernel<<<blocks_of(cols, kThreads), kThreads, 0, stream>>>(cols, scales);
+      if (!known) launch_column_scales<X>(x, tiles, scales, stream);
       if (tiles)
         transpose_kernel<<<transpose_grid(x), kThreads, 0, stream>>>(ColumnCodes<X>{ByteRows(x), scales}, rows, cols,
                                                                      Rows<uint8_t>(codes));
@@ -331,45 +275,79 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Where rows are quantized, and with what.
+struct RowCodes {
+  TensorView x;
+  const float* factors;
+  TensorView codes;
+  float *scales, *column_scales;
+};
+
+// Returns a launch of the kernel that holds a row of kGroupsPerThread groups in each of kRowThreads threads; none if
+// the device lacks the shared memory.
+template <class Format, class X, bool kFactors, bool kColumns, int kGroupsPerThread, int kRowThreads>
+std::optional<Launch> register_rows(const RowCodes& of, cudaStream_t stream) {
+  const auto kernel = quantize_rows_kernel<kWide, Format, X, kFactors, kColumns, kGroupsPerThread, kRowThreads>;
+  const int64_t rows = of.x.rows(), cols = of.x.cols();
+  const size_t shared = kFactors || kColumns ? static_cast<size_t>(cols) * sizeof(float) : 0;
+  const int64_t blocks = std::min(rows, resident_blocks(kernel, kRowThreads, shared));
+  if (blocks == 0) return std::nullopt;
+  return [=](const RuntimeScalars&) {
+    if constexpr (kColumns) clear_column_max(of.column_scales, cols, stream);
+    kernel<<<static_cast<unsigned>(blocks), kRowThreads, shared, stream>>>(
+        ByteRows(of.x), of.factors, rows, cols, Rows<typename Format::Code>(of.codes), of.scales, of.column_scales);
+    if constexpr (kColumns) scale_columns_by_max(of.column_scales, cols, stream);
+    check_launch("quantize");
+  };
+}
+
+// Returns a launch of the kernel whose threads hold rows of so many groups, if there is one.
+template <class Format, class X, bool kFactors>
+std::optional<Launch> register_rows(const RowCodes& of, cudaStream_t stream) {
+  const int64_t groups = of.x.cols() / kWide;
+  constexpr bool kNarrow = sizeof(X) == 2;
+  if constexpr (std::is_same_v<Format, Fp8> && std::is_same_v<X, BFloat16>) {
+    // Threads have registers for the largest values of two groups.
+    if (of.column_scales && groups <= 2 * kThreads)
+      return register_rows<Format, X, kFactors, true, 2, kThreads>(of, stream);
+    if (of.column_scales && groups <= 4 * kThreads)
+      return register_rows<Format, X, kFactors, true, 2, 2 * kThreads>(of, stream);
+    if (of.column_scales && groups <= 8 * kThreads)
+      return register_rows<Format, X, kFactors, true, 2, 4 * kThreads>(of, stream);
+  }
+  if (of.column_scales) return std::nullopt;
+  if (groups <= 2 * kThreads) return register_rows<Format, X, kFactors, false, 2, kThreads>(of, stream);
+  if constexpr (kNarrow) {
+    if (groups <= 4 * kThreads) return register_rows<Format, X, kFactors, false, 4, kThreads>(of, stream);
+    if (groups <= 8 * kThreads) return register_rows<Format, X, kFactors, false, 4, 2 * kThreads>(of, stream);
+    if (groups <= 16 * kThreads) return register_rows<Format, X, kFactors, false, 4, 4 * kThreads>(of, stream);
+  }
+  return std::nullopt;
+}
+
 template <class Format, bool kFactors = false>
-Launch quantize_rows(Operands& operands, const TensorView& x, DType code, cudaStream_t stream) {
-  const float* factors = nullptr;
-  if constexpr (kFactors) factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
-  const TensorView codes = operands.matrix("codes", {code}, x.rows(), x.cols());
-  float* const scales = operands.vector("scales", {DType::F32}, x.rows()).as<float>();
+Launch quantize_rows(const Quantize& quantize, Operands& operands, const TensorView& x, DType code,
+                     cudaStream_t stream) {
+  RowCodes of{.x = x, .factors = nullptr, .codes = {}, .scales = nullptr, .column_scales = nullptr};
+  if constexpr (kFactors) of.factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
+  of.codes = operands.matrix("codes", {code}, x.rows(), x.cols());
+  of.scales = operands.vector("scales", {DType::F32}, x.rows()).as<float>();
+  if (quantize.column_scales) of.column_scales = operands.vector("column_scales", {DType::F32}, x.cols()).as<float>();
   operands.done();
-  const ByteRows from(x);
-  const Rows<typename Format::Code> to(codes);
-  const int64_t rows = x.rows(), cols = x.cols();
-  return dispatch_float(x.dtype, [&]<class X>() {
-    const auto any = [=]<int N>() -> Launch {
+  return dispatch_float(x.dtype, [&]<class X>() -> Launch {
+    const bool rows_aligned = wide({x}),
+               aligned = rows_aligned && wide({of.codes}) && reinterpret_cast<uintptr_t>(of.factors) % 16 == 0;
+    if (aligned)
+      if (const std::optional<Launch> launch = register_rows<Format, X, kFactors>(of, stream)) return *launch;
+    return dispatch_wide(aligned, [&]<int N>() -> Launch {
       return [=](const RuntimeScalars&) {
-        if (rows == 0) return;
-        quantize_any_rows_kernel<N, Format, X, kFactors>
-            <<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(from, factors, cols, to, scales);
+        if (of.column_scales) launch_column_scales<X>(of.x, rows_aligned, of.column_scales, stream);
+        if (of.x.rows() == 0) return;
+        quantize_any_rows_kernel<N, Format, X, kFactors><<<static_cast<unsigned>(of.x.rows()), kThreads, 0, stream>>>(
+            ByteRows(of.x), of.factors, of.x.cols(), Rows<typename Format::Code>(of.codes), of.scales);
         check_launch("quantize");
       };
-    };
-    const auto in_registers = [=]<int kGroupsPerThread, int kRowThreads>() -> Launch {
-      const auto kernel = quantize_rows_kernel<kWide, Format, X, kFactors, kGroupsPerThread, kRowThreads>;
-      const size_t shared = kFactors ? static_cast<size_t>(cols) * sizeof(float) : 0;
-      const int64_t blocks = std::min(rows, resident_blocks(kernel, kRowThreads, shared));
-      if (blocks == 0) return any.template operator()<kWide>();
-      return [=](const RuntimeScalars&) {
-        kernel<<<static_cast<unsigned>(blocks), kRowThreads, shared, stream>>>(from, factors, rows, cols, to, scales);
-        check_launch("quantize");
-      };
-    };
-    const bool aligned = wide({x, codes}) && reinterpret_cast<uintptr_t>(factors) % 16 == 0;
-    if (!aligned) return any.template operator()<1>();
-    const int64_t groups = cols / kWide;
-    if (groups <= 2 * kThreads) return in_registers.template operator()<2, kThreads>();
-    if constexpr (sizeof(X) == 2) {
-      if (groups <= 4 * kThreads) return in_registers.template operator()<4, kThreads>();
-      if (groups <= 8 * kThreads) return in_registers.template operator()<4, 2 * kThreads>();
-      if (groups <= 16 * kThreads) return in_registers.template operator()<4, 4 * kThreads>();
-    }
-    return any.template operator()<kWide>();
+    });
   });
 }
 
@@ -399,11 +377,20 @@ Launch bind_quantize(const Quantize& quantize, Operands operands, cudaStream_t s
   const TensorView x = operands.take("x", kFloat);
   expect_fp8_extras(quantize, operands);
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x, stream);
-  if (quantize.format == BaseFormat::Int8) return quantize_rows<Int8>(operands, x, DType::I8, stream);
+  if (quantize.format == BaseFormat::Int8) return quantize_rows<Int8>(quantize, operands, x, DType::I8, stream);
   operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
-  if (quantize.columns) return quantize_columns(operands, x, stream);
-  return quantize.factors ? quantize_rows<Fp8, true>(operands, x, DType::U8, stream)
-                          : quantize_rows<Fp8>(operands, x, DType::U8, stream);
+  if (quantize.columns) return quantize_columns(operands, x, quantize.column_scales, stream);
+  return quantize.factors ? quantize_rows<Fp8, true>(quantize, operands, x, DType::U8, stream)
+                          : quantize_rows<Fp8>(quantize, operands, x, DType::U8, stream);
+}
+
+void clear_column_max(float* column_max, int64_t cols, cudaStream_t stream) {
+  check_cuda(cudaMemsetAsync(column_max, 0, static_cast<size_t>(cols) * sizeof(float), stream), "quantize");
+}
+
+void scale_columns_by_max(float* column_max, int64_t cols, cudaStream_t stream) {
+  if (cols > 0) column_scales_kernel<<<blocks_of(cols, kThreads), kThreads, 0, stream>>>(cols, column_max);
+  check_launch("quantize");
 }
 
 Launch bind_dequantize(const Dequantize& dequantize, Operands operands, cudaStream_t stream) {

@@ -7,6 +7,7 @@
 
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
+#include "program/swiglu_quantize.h"
 
 namespace snug {
 namespace {
@@ -55,6 +56,10 @@ constexpr int kMostSharing = 4;
 // A product that includes SwiGLU is longer by this share of SwiGLU's own time: 0.2 to 0.5 forward and 0.5 to 0.6
 // backward on H200s, with 2,048 to 16,384 tokens.
 constexpr double kShownForward = 0.3, kShownBackward = 0.6;
+
+// With codes SwiGLU's ops move bytes at this share of their rate without, the backward that also finds scales of
+// columns at the second: 0.82 to 0.84, 0.86 and 0.75 on an H200, as a row's codes wait for all of the row.
+constexpr std::array kCodesShare{0.84, 0.75};
 
 // Returns the group as seen by those of its ranks that have the fewest others on their node.
 Nodes::Group group_of(const Topology& one, Ranks scope, int ranks_per_node) {
@@ -108,6 +113,8 @@ class OpForecast {
 
   double operator()(const SwiGluGemm& gemm) const { return with_swiglu(gemm, {.transpose_b = true}, kShownForward); }
   double operator()(const SwiGluGemmBackward& gemm) const { return with_swiglu(gemm, {}, kShownBackward); }
+  double operator()(const SwiGluQuantize& op) const { return with_codes(op, "swiglu"); }
+  double operator()(const SwiGluBackwardQuantize& op) const { return with_codes(op, "swiglu_backward"); }
 
   double operator()(const Attention& a) const { return attention(a, false); }
   double operator()(const AttentionBackward& a) const { return attention(a, true); }
@@ -163,12 +170,22 @@ class OpForecast {
   }
   double roughly() const { return roughly(rates_.flops); }
 
-  // Returns the measured curve of the op's kind, or null.
-  const RateCurve* curve() const {
+  // Return the measured curve of the op's kind, or of another kind's, or null.
+  const RateCurve* curve() const { return curve(kind(op_.attrs)); }
+  const RateCurve* curve(std::string_view kind) const {
     const DType dtype = kernel_dtype(op_);
     for (const KindRates& rates : rates_.kinds)
-      if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return &rates.bytes;
+      if (rates.kind == kind && rates.dtype == dtype) return &rates.bytes;
     return nullptr;
+  }
+
+  // Prices what also writes codes: in one kernel, its bytes at a share of the rate of the kind that writes none.
+  template <class Kind>
+  double with_codes(const Kind& op, std::string_view without) const {
+    if (composed()) return by_ops(op);
+    const bool most = op.column_scales && std::is_same_v<Kind, SwiGluBackwardQuantize>;
+    const RateCurve* const measured = curve(without);
+    return work_.bytes / (measured ? *measured : rates_.copy).at(work_.bytes) / kCodesShare[most];
   }
 
   // Returns the bytes of an operand beyond those that it would take in the first operand's dtype.

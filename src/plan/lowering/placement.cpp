@@ -115,21 +115,28 @@ Operand ProgramPlacement::weight(ParamId first, int count) {
   return values;
 }
 
-Fp8Factor ProgramPlacement::fp8_weight(ParamId first, int count, bool transposed) {
+Fp8Rows ProgramPlacement::once(ParamId first, bool transposed, const std::function<Fp8Rows()>& make) {
   auto& known = fp8_[static_cast<size_t>(job_.table[first].group)];
   if (const auto found = known.find({first, transposed}); found != known.end()) return found->second;
-  const auto keep = [&](const Fp8Factor& factor) {
-    if (strategy_ && strategy_->layer_major) known[{first, transposed}] = factor;
-    return factor;
-  };
-  if (!transposed && quantized(first, count) == count) return keep({joined_codes(first, count), std::nullopt});
-  if (!transposed)
-    return keep({in_fp8(emitter_, "weight", weight(first, count), false, {}, Role::Weight), std::nullopt});
-  const Fp8Rows straight = fp8_weight(first, count, false).rows;
-  const int64_t rows = straight.codes.shape.rows(), cols = straight.codes.shape.cols();
-  const Operand transposed_codes = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
-  emitter_.op("transpose", Transpose{}, {read(straight.codes), write(transposed_codes)});
-  return keep({{transposed_codes, ones(cols)}, straight.scales});
+  const Fp8Rows rows = make();
+  if (strategy_ && strategy_->layer_major) known[{first, transposed}] = rows;
+  return rows;
+}
+
+Fp8Rows ProgramPlacement::fp8_weight(ParamId first, int count) {
+  return once(first, false, [&] {
+    if (quantized(first, count) == count) return joined_codes(first, count);
+    return in_fp8(emitter_, "weight", weight(first, count), {.role = Role::Weight});
+  });
+}
+
+Fp8Rows ProgramPlacement::fp8_transposed(ParamId first, const Fp8Rows& weight) {
+  return once(first, true, [&] {
+    const int64_t rows = weight.codes.shape.rows(), cols = weight.codes.shape.cols();
+    const Operand codes = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
+    emitter_.op("transpose", Transpose{}, {read(weight.codes), write(codes)});
+    return Fp8Rows{codes, ones(cols)};
+  });
 }
 
 Fp8Rows ProgramPlacement::joined_codes(ParamId first, int count) {

@@ -2,6 +2,7 @@
 // converted; gradients; and values kept for the backward.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -43,7 +44,8 @@ class ProgramPlacement : public Placement {
 
   Operand weight(ParamId first, int count) override;
   bool fp8_products() const override { return job_.numerics.fp8_products; }
-  Fp8Factor fp8_weight(ParamId first, int count, bool transposed) override;
+  Fp8Rows fp8_weight(ParamId first, int count) override;
+  Fp8Rows fp8_transposed(ParamId first, const Fp8Rows& weight) override;
   Operand stored(ParamId param) override;
   Operand constant(ParamId param) override { return job_.storage.constant(param); }
   Operand gradient(ParamId first, int count) override;
@@ -60,6 +62,8 @@ class ProgramPlacement : public Placement {
   const std::vector<std::optional<Operand>>* gradients = nullptr;
 
  private:
+  // Returns what `make` does, or where several passes go through a layer together what it has done before.
+  Fp8Rows once(ParamId first, bool transposed, const std::function<Fp8Rows()>& make);
   // Returns how many of these parameters are quantized.
   int quantized(ParamId first, int count) const;
   // Returns whether they lie in one segment.
@@ -77,9 +81,9 @@ class ProgramPlacement : public Placement {
   const Strategy* strategy_;
   std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> gathered_;  // by group, SegmentKind
   std::vector<std::map<std::pair<ParamId, int>, Operand>>
-      converted_;                                                   // by group, first and count: in the products' dtype
-  std::vector<std::map<std::pair<ParamId, bool>, Fp8Factor>> fp8_;  // by group: and whether transposed
-  std::map<int64_t, Operand> ones_;                                 // by their count
+      converted_;                                                 // by group, first and count: in the products' dtype
+  std::vector<std::map<std::pair<ParamId, bool>, Fp8Rows>> fp8_;  // by group: and whether transposed
+  std::map<int64_t, Operand> ones_;                               // by their count
 };
 
 }  // namespace snug
