@@ -294,6 +294,16 @@ TEST(Watch, AWaitBeginsAnewForWhoWasNotThereToLook) {
   EXPECT_GE(waiting.since() - begin, 700'000'000);
 }
 
+// Its last message says that it had advanced a little before, so the patience for that runs out first.
+TEST(Watch, ARankWhoseMessagesStoppedIsNeverSaidToHang) {
+  Watch watch(2, 0.4);
+  std::this_thread::sleep_for(50ms);
+  watch.heard(1);
+  std::string what;
+  while (what.empty()) what = watch.complaint(1, 0, true);
+  EXPECT_EQ(what, "has not been heard of for 0.4 s");
+}
+
 TEST(Threads, RanksThatWaitForEachOtherDoNotWaitForEver) {
   const std::vector<std::string> errors = run_ranks(thread_ranks(2, 1, 0.3), [&](Comm& comm) {
     call(comm, comm.topology().rank == 0 ? Lane::Gather : Lane::Reduce);

@@ -18,14 +18,17 @@ int64_t Watch::now() noexcept {
       .count();
 }
 
-bool Watch::silent(int64_t last, int64_t since) const noexcept { return now() - std::max(last, since) > patience_; }
+bool Watch::silent(int64_t last, int64_t since, int64_t patience) const noexcept {
+  return now() - std::max(last, since) > patience;
+}
 
 std::string Watch::complaint(int rank, int64_t since, bool messages) const {
   const Signs& signs = at(rank);
   if (signs.ended != 0 && (!messages || now() - std::max<int64_t>(signs.ended, since) > 1'000'000'000))
     return "has ended while others wait for it";
-  if (messages && lost(rank, since)) return fmt::format("has not been heard of for {:g} s", patience());
-  if (signs.waiting == 0 && silent(signs.advanced, since))
+  if (messages && silent(signs.heard, since, patience_ / 2))
+    return lost(rank, since) ? fmt::format("has not been heard of for {:g} s", patience()) : std::string();
+  if (signs.waiting == 0 && silent(signs.advanced, since, patience_))
     return fmt::format("has given no sign of life for {:g} s while others wait for it", patience());
   return {};
 }
@@ -38,7 +41,7 @@ bool Watch::stuck(int64_t since) const noexcept {
 }
 
 std::optional<Watch::Fault> Watch::fault(int own, int64_t since, bool messages) const {
-  if (!silent(since, since)) return std::nullopt;
+  if (!silent(since, since, patience_)) return std::nullopt;
   for (int rank = 0; rank < static_cast<int>(signs_.size()); rank++) {
     if (rank == own) continue;
     if (std::string what = complaint(rank, since, messages); !what.empty()) return Fault{rank, std::move(what)};

@@ -30,10 +30,11 @@ class Watch {
   // Notes that a message has come, for ranks that are seen through messages.
   void heard(int rank) noexcept { at(rank).heard = now(); }
   // Returns whether no message has come for the whole patience.
-  bool lost(int rank, int64_t since) const noexcept { return silent(at(rank).heard, since); }
+  bool lost(int rank, int64_t since) const noexcept { return silent(at(rank).heard, since, patience_); }
 
   // Returns what is wrong with a rank for which a call has waited since then, as in "rank 3 ..."; empty if nothing is.
-  // With `messages` see heard(): the message of an end may have overtaken others, which then get a second to come.
+  // With `messages` see heard(): the message of an end may have overtaken others, which then get a second to come, and
+  // of a rank that was not heard of for half the patience nobody knows whether it advances.
   std::string complaint(int rank, int64_t since, bool messages) const;
   // Returns whether no rank has advanced since then, though none is at fault, as all wait for each other.
   bool stuck(int64_t since) const noexcept;
@@ -53,7 +54,7 @@ class Watch {
   };
   Signs& at(int rank) noexcept { return signs_[static_cast<size_t>(rank)]; }
   const Signs& at(int rank) const noexcept { return signs_[static_cast<size_t>(rank)]; }
-  bool silent(int64_t last, int64_t since) const noexcept;
+  bool silent(int64_t last, int64_t since, int64_t patience) const noexcept;
 
   int64_t patience_ = 0;
   std::vector<Signs> signs_;  // by rank
