@@ -346,15 +346,19 @@ inline void add_embedding(OpCases& cases) {
            {},
            0,
            0});
-      for (const bool accumulate : {false, true})
-        cases.push_back(
-            {fmt::format("embedding_backward.{}.to.{}{}", name(t), name(u), accumulate ? ".accumulate" : ""),
-             EmbeddingBackward{accumulate},
-             {in("dx", t, {t11, 600}), in("token_order", DType::I32, {t11}, list(sorted.order)),
-              in("segment_starts", DType::I32, {t11 + 1}, list(sorted.starts)),
-              in("segment_ids", DType::I32, {t11}, list(sorted.ids)),
-              accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
-             RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)}});
+      for (const bool patches : {false, true})
+        for (const bool accumulate : {false, true}) {
+          RuntimeScalars facts;
+          (patches ? facts.patch_segments : facts.segments) = static_cast<int64_t>(sorted.segments);
+          cases.push_back({fmt::format("embedding_backward.{}.to.{}{}{}", name(t), name(u),
+                                       accumulate ? ".accumulate" : "", patches ? ".patches" : ""),
+                           EmbeddingBackward{accumulate, patches},
+                           {in("dx", t, {t11, 600}), in("token_order", DType::I32, {t11}, list(sorted.order)),
+                            in("segment_starts", DType::I32, {t11 + 1}, list(sorted.starts)),
+                            in("segment_ids", DType::I32, {t11}, list(sorted.ids)),
+                            accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
+                           facts});
+        }
     }
   add_long_runs(cases);
   for (const DType t : kActivations) {

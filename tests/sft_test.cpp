@@ -37,46 +37,43 @@ JobSpec job_of_sft(const nlohmann::json& given, bool lora = false, DType compute
   return spec;
 }
 
+// Calls f with the session of a variant and a run of so many steps, each in passes of four replies in all.
+void with_run(const char* variant, int64_t passes, int64_t steps, const std::function<void(Session&, PairRun&)>& f) {
+  const Dataset dataset = replies_of_file();
+  References none(dataset);
+  JobSpec spec = job_of_sft(expected_sft()[variant]["options"]);
+  spec.cut.micro_batch = 4 / passes;
+  spec.cut.passes = passes;
+  Session session(spec, 1);
+  session.load();
+  PairRun run(session, dataset, none, steps);
+  f(session, run);
+}
+
 class SftSteps : public testing::TestWithParam<const char*> {};
 
 // Four replies a step, in one pass and in four.
 TEST_P(SftSteps, LossAndNormOfThreeStepsAreThoseOfFp64) {
-  const Dataset dataset = replies_of_file();
-  References none(dataset);
   for (const int64_t passes : {1, 2, 4}) {
-    JobSpec spec = job_of_sft(expected_sft()[GetParam()]["options"]);
-    spec.cut.micro_batch = 4 / passes;
-    spec.cut.passes = passes;
-    Session session(spec, 1);
-    session.load();
-    const TempDirectory directory;
-    PairRun run(session, dataset, none, 3);
     SCOPED_TRACE(fmt::format("{} passes", passes));
-    expect_steps(run.train(directory.path() / "out", 1e-3), expected_sft()[GetParam()]["steps"]);
+    with_run(GetParam(), passes, 3, [](Session&, PairRun& run) {
+      const TempDirectory directory;
+      expect_steps(run.train(directory.path() / "out", 1e-3), expected_sft()[GetParam()]["steps"]);
+    });
   }
 }
 
 TEST_P(SftSteps, GradientsOfEveryParameterAreThoseOfFp64) {
-  const Dataset dataset = replies_of_file();
-  References none(dataset);
-  JobSpec spec = job_of_sft(expected_sft()[GetParam()]["options"]);
-  spec.cut.micro_batch = 4;
-  Session session(spec, 1);
-  session.load();
-  PairRun run(session, dataset, none, 3);
-  expect_gradients(session, run, expected_sft()[GetParam()]["steps"][0]["gradients"]);
+  with_run(GetParam(), 1, 3, [](Session& session, PairRun& run) {
+    expect_gradients(session, run, expected_sft()[GetParam()]["steps"][0]["gradients"]);
+  });
 }
 
 TEST_P(SftSteps, WhatIsHeldOutHasTheCrossEntropyAlone) {
-  const Dataset dataset = replies_of_file();
-  References none(dataset);
-  JobSpec spec = job_of_sft(expected_sft()[GetParam()]["options"]);
-  spec.cut.micro_batch = 4;
-  Session session(spec, 1);
-  session.load();
-  PairRun run(session, dataset, none, 1);
-  const double loss = evaluate(session, run.data, 1).loss, expected = expected_sft()["cross_entropy"].get<double>();
-  EXPECT_NEAR(loss, expected, 1e-5 * expected);
+  with_run(GetParam(), 1, 1, [](Session& session, PairRun& run) {
+    const double loss = evaluate(session, run.data, 1).loss, expected = expected_sft()["cross_entropy"].get<double>();
+    EXPECT_NEAR(loss, expected, 1e-5 * expected);
+  });
 }
 
 TEST_P(SftSteps, ArrangementsChangeNoBit) {

@@ -215,8 +215,8 @@ int print_options(const std::string& form, const CLI::App& app) {
   std::vector<CommandWords> words;
   for (const Command& command : commands()) {
     words.push_back({command.name, {}});
-    for (const CLI::Option* option : app.get_subcommand(command.name)->get_options())
-      for (const std::string& name : option->get_lnames()) words.back().flags.push_back("--" + name);
+    for (const std::string& name : taken_by(*app.get_subcommand(command.name)))
+      words.back().flags.push_back(with_dashes("--" + name));
   }
   fmt::print("{}", bash_completion(words));
   return kDone;

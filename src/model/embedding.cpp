@@ -67,10 +67,8 @@ class RepeatedRowsNode : public Node {
   // What every repetition gives is one row of as many columns as the input has numbers.
   void backward(Builder& b) override {
     if (!b.wants_gradient(inputs[0])) return;
-    const int64_t numbers = b.shape(inputs[0]).count();
-    Operand dy = b.gradient(outputs[0]);
-    dy.shape = {dy.shape.count() / numbers, numbers};
-    dy.row_stride = numbers;
+    const int64_t times = b.shape(outputs[0]).rows() / b.shape(inputs[0]).rows();
+    const Operand dy = in_rows(b.gradient(outputs[0]), times);
     b.give_gradient(inputs[0], [&](const Operand& dx) {
       b.emitter().op("repeat.backward", ColumnSum{}, {dy, flat(dx)});
     });

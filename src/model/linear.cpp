@@ -33,13 +33,6 @@ std::vector<Run> runs_of(const Lora& lora, int64_t rows) {
   return runs;
 }
 
-// Returns a dense matrix as one of so many rows.
-Operand in_rows(Operand x, int64_t count) {
-  x.shape = {count, x.shape.count() / count};
-  x.row_stride = x.shape.cols();
-  return x;
-}
-
 // Return the adapter's halves in some runs, one after the other, to be read: with what is taken off of them below each
 // A, and beside each B.
 Operand lora_a(Builder& b, const Lora& lora, std::span<const Run> runs) {

@@ -6,13 +6,6 @@
 namespace snug {
 namespace {
 
-// Returns a dense operand in another shape.
-Operand reshaped(Operand operand, const Shape& shape) {
-  operand.shape = shape;
-  operand.row_stride = shape.cols();
-  return operand;
-}
-
 // Computes the norm of rows; its outputs are the norm, with the addend, and the moments of its rows. Several rows of x
 // may lie side by side in one of the result, where the op takes them for heads.
 class RmsNormNode : public Node {

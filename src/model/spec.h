@@ -77,8 +77,6 @@ struct LayerSpec {
   // attention_post_norm, makes rows of another stream. 0: the layer is none.
   int64_t queries = 0;
   std::string query{};  // their tensor [queries, heads * dim]
-
-  bool is_projector() const { return joined_rows > 0 || queries > 0; }
 };
 
 // Describes a tower, which makes rows of the residual stream of images' patches. Its layers are the first of

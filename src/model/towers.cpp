@@ -146,7 +146,8 @@ void qwen2_5_vl(ModelSpec& text, const JsonObject& config) {
 
 namespace {
 
-constexpr double kMostAspect = 200;  // of pictures that the image room takes
+constexpr double kMostAspect = 200;      // of pictures that the image room takes
+constexpr int64_t kResamplerHead = 128;  // stands in the models' code
 
 LayerSpec siglip_block(const Sizes& sizes, double epsilon) {
   const int64_t width = sizes.width;
@@ -165,9 +166,8 @@ LayerSpec siglip_block(const Sizes& sizes, double epsilon) {
 
 // Returns the resampler that the models of MiniCPM-V have, over rows of `in` numbers.
 LayerSpec resampler(int64_t queries, int64_t in, int64_t width) {
-  constexpr int64_t kHead = 128;  // stands in the models' code
   const LinearPart projection{"attn.in_proj", 3 * width, "", "attn.in_proj_{}"}, last{"proj", width, "", "proj"};
-  return {.heads = {width / kHead, width / kHead, kHead},
+  return {.heads = {width / kResamplerHead, width / kResamplerHead, kResamplerHead},
           .rope = false,
           .qkv = {{projection}, width, true},
           .o = {{{"attn.out_proj", width}}, width, true},
@@ -212,7 +212,8 @@ void minicpm_v(ModelSpec& text, const JsonObject& config) {
                     .depth = vision.integer("num_hidden_layers", 1, kMostLayers, 12)};
   if (sizes.width % sizes.heads != 0)
     vision.fail("num_attention_heads", fmt::format("a number that divides {}", sizes.width));
-  if (text.hidden % 128 != 0) config.fail("hidden_size", "a multiple of 128, the size of the resampler's heads");
+  if (text.hidden % kResamplerHead != 0)
+    config.fail("hidden_size", fmt::format("a multiple of {}, the size of the resampler's heads", kResamplerHead));
   const int64_t patch = vision.integer("patch_size", 1, kMostSide, 32);
   if (config.integer("patch_size", 1, kMostSide, patch) != patch)
     config.fail("patch_size", fmt::format("{} as vision_config says", patch));

@@ -41,13 +41,20 @@ Operand elements(const Operand& operand, int64_t begin, int64_t end) {
   return part;
 }
 
-Operand flat(const Operand& operand) {
+Operand reshaped(const Operand& operand, const Shape& shape) {
   check(operand.shape.rows() <= 1 || operand.row_stride == operand.shape.cols(), "rows of {} lie {} elements apart",
         to_string(operand.shape), operand.row_stride);
+  check(shape.count() == operand.shape.count(), "{} as {}", to_string(operand.shape), to_string(shape));
   Operand all = operand;
-  all.shape = {operand.shape.count()};
-  all.row_stride = all.shape.cols();
+  all.shape = shape;
+  all.row_stride = shape.cols();
   return all;
+}
+
+Operand flat(const Operand& operand) { return reshaped(operand, {operand.shape.count()}); }
+
+Operand in_rows(const Operand& operand, int64_t count) {
+  return reshaped(operand, {count, operand.shape.count() / count});
 }
 
 Operand new_tensor(ProgramSet& set, std::string name, DType dtype, const Shape& shape, Role role, Space space,

@@ -18,8 +18,10 @@ Operand rows(const Operand& operand, int64_t begin, int64_t end);
 Operand columns(const Operand& operand, int64_t begin, int64_t end);
 // Returns elements [begin, end) of a dense operand, as a vector.
 Operand elements(const Operand& operand, int64_t begin, int64_t end);
-// Returns the whole of a dense operand as one vector.
+// Return the whole of a dense operand in another shape; as one vector; as a matrix of so many rows.
+Operand reshaped(const Operand& operand, const Shape& shape);
 Operand flat(const Operand& operand);
+Operand in_rows(const Operand& operand, int64_t count);
 
 // Adds a buffer to the table and returns the whole of it as a dense operand that is to be written.
 Operand new_tensor(ProgramSet& set, std::string name, DType dtype, const Shape& shape, Role role,

@@ -16,6 +16,7 @@ StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selecti
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {
   stream_.seek(step - 1);
+  counted_ = {};
   if (images_) {
     // Those of this step, then those of the next, which are decoded meanwhile.
     const StepShape& shape = stream_.shape();
@@ -41,14 +42,16 @@ void StreamSource::fill(int64_t pass, const BatchViews& views, RuntimeScalars& r
 }
 
 // Returns how many tokens the documents have that come before those of this rank's pass in the order of the data.
-int64_t StreamSource::tokens_before(int64_t pass) const {
+// Passes are asked for in their order, so that a step's documents are counted once.
+int64_t StreamSource::tokens_before(int64_t pass) {
   const StepShape& shape = stream_.shape();
-  int64_t tokens = 0;
-  for (int64_t part = 0; part < pass * shape.ranks + rank_; part++)
+  const int64_t end = pass * shape.ranks + rank_;
+  if (counted_.passes > end) counted_ = {};
+  for (int64_t& one = counted_.passes; one < end; one++)
     for (int64_t i = 0; i < shape.micro_batch; i++)
-      for_each_of(stream_.block(part / shape.ranks, part % shape.ranks, i), half_,
-                  [&](const DocumentSpan& document) { tokens += document.length; });
-  return tokens;
+      for_each_of(stream_.block(one / shape.ranks, one % shape.ranks, i), half_,
+                  [&](const DocumentSpan& document) { counted_.tokens += document.length; });
+  return counted_.tokens;
 }
 
 void StreamSource::fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) {

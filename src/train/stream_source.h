@@ -17,19 +17,25 @@ class StreamSource : public BatchSource {
   Step begin_step(int64_t step) override;
   int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass, half_); }
   int64_t pass_patches(int64_t pass) const override { return stream_.pass_patches(pass); }
-  void choose(Half half) override { half_ = half; }
+  void choose(Half half) override { half_ = half, counted_ = {}; }
   void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) override;
   void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) override;
   const BlockStream& stream() const { return stream_; }
 
  private:
-  int64_t tokens_before(int64_t pass) const;
+  int64_t tokens_before(int64_t pass);
+
+  // Holds how many tokens the step's first passes have, each of them once for each rank.
+  struct Counted {
+    int64_t passes = 0, tokens = 0;
+  };
 
   BlockStream stream_;
   std::optional<ImageBatcher> images_;
   Batcher batcher_;
   int rank_;
   Half half_ = Half::Both;
+  Counted counted_;
 };
 
 }  // namespace snug

@@ -357,7 +357,7 @@ class Reference {
   void operator()(const EmbeddingBackward& op) {
     const Tensor &dx = o_[0], &order = o_[1], &starts = o_[2], &ids = o_[3];
     if (!op.accumulate) std::ranges::fill(o_[4].values, 0.0);
-    for (int64_t s = 0; s < facts_.segments; s++)
+    for (int64_t s = 0; s < (op.patches ? facts_.patch_segments : facts_.segments); s++)
       for (int64_t i = starts.index(s); i < starts.index(s + 1); i++)
         for (int64_t c = 0; c < dx.cols(); c++) o_[4](ids.index(s), c) += dx(order.index(i), c);
   }

@@ -385,7 +385,7 @@ class TrainProgram {
   Lane lane_of_sums() const { return job_.topology().ranks > 1 && !local_sums() ? Lane::Reduce : Lane::Compute; }
 
   Operand added_up(const Pass& pass, const Operand& whole, const Operand& place) {
-    const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
+    const Operand parts = local_sums() ? in_rows(whole, 1) : exchanged(whole);
     const Operand sum = sum_here(pass, place);
     emitter_.op("sum", SumRanks{!pass.first()}, {read(parts), sum}, lane_of_sums());
     return sum;
@@ -394,17 +394,11 @@ class TrainProgram {
   // Returns this rank's part of arrays over whole segments, by the rank that it came from: [ranks, part].
   Operand exchanged(const Operand& whole) {
     const int ranks = job_.topology().ranks;
-    const Operand mine = by_rank(whole, ranks);
+    const Operand mine = in_rows(whole, ranks);
     if (ranks == 1) return mine;
     const Operand parts = emitter_.tensor("parts", whole.dtype, mine.shape, Role::Gather);
     emitter_.op("exchange", Exchange{}, {read(mine), write(parts)}, Lane::Reduce);
     return parts;
-  }
-
-  static Operand by_rank(Operand whole, int64_t ranks) {
-    whole.shape = {ranks, whole.shape.count() / ranks};
-    whole.row_stride = whole.shape.cols();
-    return whole;
   }
 
   // Clears the gaps between parameters, which are exchanged with them and which no op writes.
