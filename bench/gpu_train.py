@@ -48,6 +48,21 @@ def write_inputs(options, folder):
     (folder / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
 
 
+def run_watched(command):
+    """Runs snug; returns what it says, and the most bytes that the card held meanwhile. Ends where it fails."""
+    used = 0
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process:
+            while process.poll() is None:
+                used = max(used, card_bytes())
+                time.sleep(0.2)
+        said.seek(0)
+        errors = said.read()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{errors}")
+    return errors, used
+
+
 def run_snug(options, folder):
     """Prints median tokens per second after the first steps and the card's memory while it runs, beside what was forecast;
     returns the rate."""
@@ -57,14 +72,7 @@ def run_snug(options, folder):
     command = [options.snug, "train", "--model", folder, "--data", folder / "samples.jsonl", "--out", folder / "run"]
     command += ["--overwrite", *arguments.split(), *options.job, *options.more]
     before = card_bytes()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    used = 0
-    while process.poll() is None:
-        used = max(used, card_bytes())
-        time.sleep(0.2)
-    errors = process.stderr.read()
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{errors}")
+    errors, used = run_watched(command)
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     seconds = statistics.median(line["step_seconds"] for line in lines[WARMUP:])
     rate = statistics.median(line["tokens_per_second"] for line in lines[WARMUP:])

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 from gpu_rival import card_bytes, in_bf16, use_liger
-from gpu_train import parse_until_dashes
+from gpu_train import parse_until_dashes, run_watched
 
 FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "image_text" / "qwen2_vl"
 BEGIN, END, PAD = 259, 260, 261  # of an image, in the fixture's tokenizer of bytes
@@ -70,14 +70,7 @@ def run_snug(options, shape, folder):
     words += f" --batch-size {options.batch} --packing false --shuffle false --max-steps {options.steps + WARMUP}"
     command = [options.snug, "train", "--model", folder, "--data", folder / "data.jsonl", "--image-dir", folder]
     command += ["--out", folder / "run", "--overwrite", *words.split(), *options.more]
-    used = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=(folder / "errors").open("w")) as process:
-        while process.poll() is None:
-            used = max(used, card_bytes())
-            time.sleep(0.2)
-    errors = (folder / "errors").read_text()
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}\n{errors[-3000:]}")
+    errors, used = run_watched(command)
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     seconds = statistics.median(line["step_seconds"] for line in lines[WARMUP:])
     plan = json.loads((folder / "run" / "plan.json").read_text())

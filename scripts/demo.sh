@@ -5,24 +5,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-show() {
-  printf '$ %s\n' "$*"
-  "$@"
-}
+. scripts/demo_steps.sh
 
 say "Installing what the build needs"
 scripts/setup.sh
 
 say "Building snug"
-cmake --preset cpu-release >/dev/null
-cmake --build --preset cpu-release --target snug
-snug=build/cpu-release/snug
-demo=build/demo
+build_snug
 
 say "Fetching the model (SmolLM2-135M-Instruct, GGUF) and the data (the Jargon File, public domain)"
-scripts/fetch_demo.sh
-[ -d "$demo/model" ] || show $snug import "$demo/SmolLM2-135M-Instruct.Q4_1.gguf" --out "$demo/model"
+fetch_model_and_data
 printf 'one of the conversations:\n'
 head -n 1 "$demo/heldout.jsonl"
 

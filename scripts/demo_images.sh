@@ -1,21 +1,15 @@
 #!/usr/bin/env bash
-# From drawings of a package to a model that says what it sees, in two minutes on two cores: fetches the icons of the
-# package tango-icon-theme (1.2 MB), and teaches a small Qwen2-VL with random weights to name thirty of them. Then the
-# same questions are asked with other drawings: a model that had learned the texts alone would not notice.
+# From drawings of a package to a model that says what it sees, in a quarter of a minute on two cores: fetches the icons
+# of the package tango-icon-theme (1.2 MB), and teaches a small Qwen2-VL with random weights to name thirty of them. Then
+# the same questions are asked with other drawings: a model that had learned the texts alone would not notice.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-show() {
-  printf '$ %s\n' "$*"
-  "$@"
-}
+. scripts/demo_steps.sh
 
 say "Building snug"
 scripts/setup.sh
-cmake --preset cpu-release >/dev/null
-cmake --build --preset cpu-release --target snug
-snug=build/cpu-release/snug
+build_snug
 demo=build/demo_images
 mkdir -p "$demo"
 

@@ -5,20 +5,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-show() {
-  printf '$ %s\n' "$*"
-  "$@"
-}
+. scripts/demo_steps.sh
 
 say "Building snug, fetching the model and the Jargon File"
 scripts/setup.sh
-cmake --preset cpu-release >/dev/null
-cmake --build --preset cpu-release --target snug
-snug=build/cpu-release/snug
-demo=build/demo
-scripts/fetch_demo.sh
-[ -d "$demo/model" ] || show $snug import "$demo/SmolLM2-135M-Instruct.Q4_1.gguf" --out "$demo/model"
+build_snug
+fetch_model_and_data
 
 say "Pairs: to each of 72 questions the Jargon File's answer is preferred to the model's own"
 if [ ! -f "$demo/answers.jsonl" ]; then

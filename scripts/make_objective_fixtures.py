@@ -247,13 +247,18 @@ def reward(folder, out, pairs):
             "margins": [p["margin"] for p in pairs]}  # fmt: skip
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def begin(description):
+    """The options --model and --out; from here on one thread computes in fp64."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    args = parser.parse_args()
     torch.set_num_threads(1)
     use_fp64()
+    return parser.parse_args()
+
+
+def main():
+    args = begin(__doc__)
     pairs = make_pairs()
     with torch.no_grad():
         initial = load(args.model)

@@ -7,15 +7,13 @@ Three steps of the four chosen replies of pairs.jsonl: label smoothing by transf
 on embeddings (NEFTune) as a hook on the embedding module adds it, with uniform numbers by Philox 4x32-10.
 """
 
-import argparse
 import json
 import math
-import pathlib
 
 import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
-from make_objective_fixtures import PAIRS, load, train_steps, use_fp64
+from make_objective_fixtures import PAIRS, begin, load, train_steps
 
 VARIANTS = {
     "label_smoothing": {"label_smoothing": 0.1},
@@ -72,12 +70,7 @@ def step_loss(model, options, pairs, step):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    use_fp64()
+    args = begin(__doc__)
     pairs = [json.loads(line) for line in (args.out / "pairs.jsonl").read_text().splitlines()]
     with torch.no_grad():
         expected = {"cross_entropy": step_loss(load(args.model), {}, pairs[:PAIRS], 1)[0].item()}
