@@ -46,6 +46,8 @@ const std::map<std::string, std::string> kOtherData{
     {"image_min_pixels", "784"},
     {"image_max_pixels", "7840"},
     {"max_slices", "4"},
+    {"add_tokens", "<think>"},
+    {"add_special_tokens", "<|turn|>"},
     {"sequence_length", "64"},
     {"long_samples", "drop"},
     {"packing", "false"},

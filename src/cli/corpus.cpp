@@ -41,7 +41,7 @@ std::optional<Tokenizer> tokenizer_of(const Options& options) {
   const std::filesystem::path directory = tokenizer_directory(options);
   if (options.data_format == "tokens" || !has_tokenizer(directory)) return std::nullopt;
   try {
-    return Tokenizer::load(directory);
+    return load_tokenizer(options);
   } catch (const UserError& error) {
     user_error("{}; data that holds token ids needs no tokenizer (--data-format tokens)", error.what());
   }
@@ -225,9 +225,9 @@ Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat
   named.data = absolute(named.data);
   if (!validation_fraction(options)) named.validation = absolute(named.validation);
   if (!named.image_dir.empty()) named.image_dir = std::filesystem::absolute(named.image_dir).string();
-  for (const char* key :
-       {"objective", "data", "validation", "data_format", "columns", "roles", "prompt", "max_samples", "text_split",
-        "template", "train_on", "thinking", "image_dir", "image_min_pixels", "image_max_pixels", "max_slices"}) {
+  for (const char* key : {"objective", "data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
+                          "text_split", "template", "train_on", "thinking", "image_dir", "image_min_pixels",
+                          "image_max_pixels", "max_slices", "add_tokens", "add_special_tokens"}) {
     const OptionSpec& spec = find_option(key, "data");
     std::string value = spec.get(named);
     if (value.size() > kMostText) value = fmt::format("{}... {}", value.substr(0, kMostText), hex(hash_of(value)));

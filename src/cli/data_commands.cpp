@@ -25,7 +25,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   if (flags.text && options.flags.contains("data"))
     user_error("--text reads standard input: found --data {} beside it, expected one of them",
                fmt::join(options.data, ","));
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(options));
+  const Tokenizer tokenizer = load_tokenizer(options);
   // What is refused is said alone: these lines come before what is printed first.
   std::vector<std::string> notes =
       options_without_effect(options, {.shows_samples = !flags.text, .shows_text = flags.text});

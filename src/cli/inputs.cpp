@@ -8,6 +8,7 @@
 #include "base/say.h"
 #include "cli/import.h"
 #include "cli/launch.h"
+#include "cli/new_tokens.h"
 #include "format/model_path.h"
 #include "format/peft.h"
 #include "format/tokenizer.h"
@@ -52,6 +53,7 @@ void find_inputs(Options& options, Needed needed) {
   }
   if (!is_found(options.adapter))
     find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), "--adapter");
+  find_new_tokens(options);
 }
 
 void agree_on_inputs(const Options& options, Comm& launched) {

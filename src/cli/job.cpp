@@ -12,6 +12,7 @@
 #include "base/rounding.h"
 #include "cli/image_job.h"
 #include "cli/launch.h"
+#include "cli/new_tokens.h"
 #include "cli/numerics.h"
 #include "cli/objective.h"
 #include "cli/reference_model.h"
@@ -62,6 +63,8 @@ ModelConfig model_config_of(const Options& options) {
         "makes a model of it to begin from",
         options.adapter);
   if (asked || adapter) config.spec.become_scorer();
+  if (!options.new_tokens.empty())
+    config.spec.vocabulary = std::max<int64_t>(config.spec.vocabulary, options.new_tokens.back().id + 1);
   if (!config.spec.tower || options.block_patches > 0) return config;
   config.spec = without_tower(std::move(config.spec));
   config.notes.push_back("the data has no images: of the model its text model is used and trained, and nothing else");
@@ -115,7 +118,7 @@ void note_other_base(JobSpec& spec, const Options& options) {
                                   options.adapter, base, model_as_given(options)));
   }
   if (trained_on.base.empty()) return;
-  const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources);
+  const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources, read_peft_config(options.adapter));
   if (!base || trained_on.base == hex(*base)) return;
   notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})", options.adapter,
                               trained_on.base, kSnugFile, options.model, hex(*base)));
@@ -178,8 +181,10 @@ JobSpec make_job(const Options& options, Purpose purpose) {
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
   request.initial_halves = spec.rules.init != LoraInit::Default;
+  request.new_rows = new_rows(options, read_model_config(options.model, options.family).spec.vocabulary);
   spec.sources = find_sources(spec.table, request);
   place_initial_halves(spec, options);
+  place_new_rows(spec, options);
   resolve_base(spec, options);
   note_other_base(spec, options);
   if (options.adapter.empty() && is_file(std::filesystem::path(options.model) / kPeftConfigFile))

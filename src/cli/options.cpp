@@ -144,8 +144,8 @@ std::vector<OptionSpec> preference_specs() {
   };
 }
 
-// Returns the options of how it is trained.
-std::vector<OptionSpec> training_specs() {
+// Returns the options of what is trained: adapters, modules, rows.
+std::vector<OptionSpec> trained_specs() {
   using O = Options;
   return {
       word_option("method", &O::method, {"lora", "full"}, "what is trained: adapters, or all weights"),
@@ -171,6 +171,11 @@ std::vector<OptionSpec> training_specs() {
       bool_option("ensure_weight_tying", &O::ensure_weight_tying,
                   "a head that is the embedding stays so where modules_to_save names it; else each becomes a matrix of "
                   "its own, as in PEFT (false)"),
+      list_option("add_tokens", &O::add_tokens,
+                  "texts that become tokens of the model, such as <think>,</think>; with lora, embedding and head are "
+                  "trained whole then (none)"),
+      list_option("add_special_tokens", &O::add_special_tokens,
+                  "likewise, tokens that are no text of a reply, such as <|turn|> (none)"),
       list_option("train_modules", &O::train_modules,
                   "modules that full trains, all else frozen, such as layers.28-31,norm,lm_head (all)"),
       list_option("freeze", &O::freeze, "modules that full does not train, such as embed_tokens,layers.0-15 (none)"),
@@ -181,6 +186,13 @@ std::vector<OptionSpec> training_specs() {
                   "what fits its rows to the text model is not trained; with false it is, whole (true)"),
       bool_option("freeze_language_model", &O::freeze_language_model,
                   "with --method full: of a model of texts and images the text model is not trained (false)"),
+  };
+}
+
+// Returns the options of how it is trained.
+std::vector<OptionSpec> training_specs() {
+  using O = Options;
+  return {
       base_format_option(),
       word_option("compute", &O::compute, {"bf16", "fp32", "fp8"},
                   "format of products and activations; fp8: of linears' products (H100, H200), the rest in bf16; "
@@ -330,6 +342,7 @@ const std::vector<OptionSpec>& option_specs() {
     add("Images", image_specs());
     add("Objectives", preference_specs());
     add("Learning rate", rate_specs());
+    add("What is trained", trained_specs());
     add("Training", training_specs());
     add("Machine and run", machine_specs());
     std::ranges::for_each(all, refuse_empty);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "format/tokenizer_added.h"
+
 namespace snug {
 
 // There may be this many ranks, nodes and the like at most: products of a few of them stay within 64 bits.
@@ -32,6 +34,8 @@ struct Options {
   std::string given_model, given_adapter;
   uint64_t disk_taken = 0;    // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
   int64_t block_patches = 0;  // the most of a block's images, or 0 without images; what read_corpus() has found, too
+  std::vector<AddedToken> new_tokens;  // what find_new_tokens() makes of the next two
+  std::vector<std::string> add_tokens, add_special_tokens;
   std::string objective = "sft";
   std::vector<std::string> data, validation;
   std::string data_format = "auto";

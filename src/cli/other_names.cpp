@@ -34,7 +34,7 @@ constexpr std::string_view kRevision = "the cache's snapshot of branch main is r
 constexpr std::string_view kRope = "positions are rotated as the model's config.json says";
 constexpr std::string_view kInit = "'default' (A drawn from the seed, B zero), 'pissa' or 'olora'";
 constexpr std::string_view kNewTokens =
-    "tokens are not added, nor rows of an embedding trained alone, in this version yet";
+    "tokens that are added have embedding and head trained whole with lora: rows of them are not trained alone yet";
 
 constexpr OtherName kNames[] = {
     // ---- Model and files
@@ -226,10 +226,10 @@ constexpr OtherName kNames[] = {
     {"pissa_convert", "", "adapters of PiSSA are written as plain LoRA of twice the rank, always"},
     {"init_lora_weights", "lora_init", kInit},
     {"peft_init_lora_weights", "lora_init", kInit},
-    {"add_special_tokens", "", kNewTokens},
-    {"new_special_tokens", "", kNewTokens},
-    {"resize_vocab", "", kNewTokens},
-    {"trainable_token_indices", "", kNewTokens},
+    {"new_special_tokens", "add_special_tokens", ""},
+    {"tokens_to_add", "add_tokens", ""},
+    {"resize_vocab", "add_tokens", kNewTokens},
+    {"trainable_token_indices", "add_tokens", kNewTokens},
     {"peft_use_dora", "lora_dora", ""},
     {"freeze_trainable_layers", "train_modules", "with --method full: the last two of 32 layers are 'layers.30-31'"},
     {"freeze_trainable_modules", "train_modules", "with --method full: names of modules such as 'layers.0.mlp'"},

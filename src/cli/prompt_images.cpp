@@ -17,7 +17,7 @@ constexpr std::string_view kMarker = "<image>";
 
 PromptImages::PromptImages(const Options& options, const std::vector<std::string>& files) {
   if (files.empty()) return;
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(options));
+  const Tokenizer tokenizer = load_tokenizer(options);
   input_ = image_input(options, tokenizer);
   if (!input_) user_error("--image {}: found an image, expected none: {} takes no images", files[0], options.model);
   images_.emplace(*input_, encoder_of(tokenizer));

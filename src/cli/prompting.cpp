@@ -2,6 +2,7 @@
 
 #include "base/say.h"
 #include "cli/job.h"
+#include "cli/new_tokens.h"
 #include "model/spec_fields.h"
 #include "plan/lowering/fingerprint.h"
 #include "plan/spec/sources.h"
@@ -22,17 +23,10 @@ PromptFiles prompt_files(const PromptFormat& format, const RecordKinds& taught) 
   return files;
 }
 
-// Copies the tokenizer that was saved with the options' adapter, if one was, over what lies in `directory`.
-void copy_adapters_tokenizer(const Options& options, const fs::path& directory) {
-  const fs::path from = tokenizer_directory(options);
-  if (from == fs::path(options.model)) return;
-  for (const std::string& name : tokenizer_files(from))
-    fs::copy_file(from / name, directory / name, fs::copy_options::overwrite_existing);
-}
-
 SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& spec) {
-  SnugFacts facts{
-      .version = SNUG_VERSION, .train_on = options.train_on, .base = hash_of_base(spec.table, spec.sources)};
+  SnugFacts facts{.version = SNUG_VERSION,
+                  .train_on = options.train_on,
+                  .base = hash_of_base(spec.table, spec.sources, *spec.rules.adapter)};
   Fields fields;
   add_fields(fields, kModelFields, spec.model);
   for (const Field& field : fields)
@@ -48,10 +42,14 @@ SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& 
 
 WriteExtraFiles write_prompt_format(const Options& options, const Corpus& corpus, const JobSpec& spec) {
   const PromptFiles files = prompt_files(corpus.prompt_format, corpus.training.kinds());
-  if (options.method == "full") return [files](const fs::path& directory) { write_model_format(directory, files); };
+  if (options.method == "full")
+    return [files, options](const fs::path& directory) {
+      write_tokenizer(options, directory);
+      write_model_format(directory, files);
+    };
   const auto texts = adapter_format_files(options.model, files, facts_of(options, corpus, spec));
   return [texts, options](const fs::path& directory) {
-    copy_adapters_tokenizer(options, directory);
+    write_tokenizer(options, directory);
     for (const auto& [name, text] : texts) {
       fs::create_directories((directory / name).parent_path());
       write_text(directory / name, text);
@@ -63,7 +61,7 @@ WriteExtraFiles write_adapters_format(const Options& options) {
   const bool named = options.chat_template != "auto";
   std::optional<Tokenizer> tokenizer;
   try {
-    tokenizer = Tokenizer::load(tokenizer_directory(options));
+    tokenizer = load_tokenizer(options);
   } catch (const UserError&) {  // there is none, or none of a kind that is read: merging needs none
     if (named) throw;
   }
@@ -72,7 +70,7 @@ WriteExtraFiles write_adapters_format(const Options& options) {
   say_lines(format.notes);
   const PromptFiles files = prompt_files(format, {.conversations = named});
   return [files, options](const fs::path& directory) {
-    copy_adapters_tokenizer(options, directory);
+    write_tokenizer(options, directory);
     write_model_format(directory, files);
   };
 }

@@ -215,8 +215,17 @@ PeftConfig adapter_of(const Options& options) {
   std::vector<std::string> whole = options.modules_to_save;
   if (config.scores) whole.emplace_back("score");  // a head that is new is trained whole
   if (model.tower && !options.freeze_projector) whole.push_back(module_of(model.tower.projector_prefix));
-  config.modules_to_save = saved_names(model, whole, false);
   config.ensure_weight_tying = options.ensure_weight_tying;
+  if (!options.new_tokens.empty()) {
+    const auto train = [&](const std::string& param) {
+      const std::string module = module_of(param);
+      whole.push_back(module.substr(module.rfind('.') + 1));
+    };
+    config.ensure_weight_tying |= model.tied && !options.given.contains("ensure_weight_tying");
+    train(model.embedding);
+    if (!(model.tied && config.ensure_weight_tying) && !model.scores) train(model.head);
+  }
+  config.modules_to_save = saved_names(model, whole, false);
   config = plain_adapter(model, config, "lora_targets");
   refuse_vain_patterns(model, config);
   return named_in_full(config, model, tower);
@@ -325,8 +334,8 @@ void place_initial_halves(JobSpec& spec, const Options& options) {
     throw CapacityError(fmt::format("lora_init {}: takes {} of host memory to compute, found host_memory {}",
                                     name(spec.rules.init), format_size(bytes), format_size(*options.host_memory)));
   if (sources.assumed) return;
-  std::string key =
-      fmt::format("{} {} {}", name(spec.rules.init), options.seed, hex(*hash_of_base(spec.table, sources)));
+  std::string key = fmt::format("{} {} {}", name(spec.rules.init), options.seed,
+                                hex(*hash_of_base(spec.table, sources, *spec.rules.adapter)));
   for (const LayerParams& layer : spec.table.layers)
     for (const Linear* linear : layer.linears())
       for (const LoraPart& part : linear->lora.parts)

@@ -2,6 +2,8 @@
 
 #include "base/disk.h"
 #include "base/rounding.h"
+#include "cli/new_tokens.h"
+#include "cli/text.h"
 #include "format/side_files.h"
 #include "train/export.h"
 
@@ -17,12 +19,16 @@ int64_t saves_of(const Cadence& cadence, int64_t steps) {
   return cadence.count == 0 ? 1 : ceil_div(steps, cadence.count);
 }
 
-// Returns the bytes that are copied into the directory of a whole model.
+// Returns the bytes that are copied into the directory of a whole model, or of an adapter with a tokenizer of its own.
 uint64_t side_bytes(const Options& options) {
-  if (options.method == "lora") return 0;
+  constexpr uint64_t kTokenBytes = 512;  // of a new token's entries, besides its text
+  const bool lora = options.method == "lora";
+  if (lora && !writes_tokenizer(options)) return 0;
+  const std::filesystem::path from = lora ? tokenizer_directory(options) : std::filesystem::path(options.model);
   uint64_t bytes = 0;
-  for (const std::string& name : side_files(options.model))
-    bytes += std::filesystem::file_size(std::filesystem::path(options.model) / name);
+  for (const std::string& name : lora ? tokenizer_files(from) : side_files(from))
+    bytes += std::filesystem::file_size(from / name);
+  for (const AddedToken& token : options.new_tokens) bytes += kTokenBytes + 4 * token.content.size();
   return bytes;
 }
 

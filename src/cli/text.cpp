@@ -8,6 +8,7 @@
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "data/data_files.h"
+#include "format/new_tokens.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -68,6 +69,13 @@ fs::path tokenizer_directory(const Options& options) {
   return !adapter.empty() && has_tokenizer(adapter) ? adapter : fs::path(options.model);
 }
 
+Tokenizer load_tokenizer(const Options& options) {
+  const fs::path directory = tokenizer_directory(options);
+  if (options.new_tokens.empty()) return Tokenizer::load(directory);
+  const std::string place = (directory / "").string();
+  return Tokenizer::parse(with_new_tokens(Tokenizer::read(directory), options.new_tokens, place), place);
+}
+
 PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, const Tokenizer* tokenizer) {
   std::optional<AdapterFormat> adapter;
   if (!options.adapter.empty()) adapter = read_adapter_format(options.adapter, model.vocabulary);
@@ -83,7 +91,7 @@ PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, 
 PromptEncoder::PromptEncoder(const Options& options, const std::string& system)
     : model_(model_tokens(options)),
       system_(system),
-      tokenizer_(Tokenizer::load(tokenizer_directory(options))),
+      tokenizer_(load_tokenizer(options)),
       format_(prompt_format_of(options, model_, &tokenizer_)) {
   const ChatTemplate* const chat = format_.for_prompts();
   if (system.empty() || (chat && chat->name() != "none")) return;

@@ -45,9 +45,12 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
 // else the model's.
 std::filesystem::path tokenizer_directory(const Options& options);
 
+// Loads the tokenizer of that directory, with the new tokens.
+Tokenizer load_tokenizer(const Options& options);
+
 // Returns how the model of the options is asked and where its replies end, with their adapter if there is one. With a
 // prompt pattern auto means no template: the pattern is all of the prompt. `tokenizer` is that of
-// tokenizer_directory(); null if there is none.
+// load_tokenizer(); null if there is none.
 PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, const Tokenizer* tokenizer);
 
 // Encodes prompts as a model is asked them: as a user's turn if there is a chat template, else as the text itself.

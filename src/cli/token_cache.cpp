@@ -252,6 +252,13 @@ class Entry {
   const fs::path directory_, path_;
 };
 
+std::string written_tokens(const Options& options) {
+  std::string text;
+  for (const AddedToken& token : options.new_tokens)
+    text += fmt::format("token {} {} {}\n", token.id, token.special, token.content);
+  return text;
+}
+
 }  // namespace
 
 std::string token_cache_key(const DataOptions& data, const TextEncoder& encoder, const fs::path& tokenizer) {
@@ -277,7 +284,8 @@ CachedDataset load_dataset_cached(const Options& options, const DataOptions& dat
   try {
     const fs::path cache = cache_directory(options, names_of_files(data.files) + ": is encoded by every run");
     std::string state = state_of(data.files);
-    entry.emplace(options, data, token_cache_key(data, *encoder, tokenizer), std::move(state), cache);
+    entry.emplace(options, data, token_cache_key(data, *encoder, tokenizer) + written_tokens(options), std::move(state),
+                  cache);
   } catch (const std::runtime_error& error) {  // from snug, or from the file system's library
     refused = error.what();
   }

@@ -15,6 +15,7 @@
 #include "cli/job_file.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
+#include "cli/new_tokens.h"
 #include "cli/no_effect.h"
 #include "cli/objective.h"
 #include "cli/prompting.h"
@@ -516,6 +517,7 @@ int train_command(Options options, const CommandFlags& flags) {
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   make_initial_halves(planned.spec, heartbeat);
+  make_new_rows(planned.spec);
   guard.hold();
   fields.push_back(weights_field(planned.spec, heartbeat));
   Run run{options,

@@ -1,5 +1,7 @@
 #include "format/tokenizer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "format/unicode.h"
 
@@ -108,6 +110,12 @@ std::optional<std::string> Tokenizer::token(int32_t id) const {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return {};
   return found->second.text;
+}
+
+int32_t Tokenizer::next_id() const {
+  int32_t next = 0;
+  for (const auto& [id, entry] : entries_) next = std::max(next, id + 1);
+  return next;
 }
 
 }  // namespace snug

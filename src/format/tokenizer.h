@@ -51,7 +51,8 @@ class Tokenizer {
   // is broken or asks for what is not supported; it names the file, the key, what was found and what was expected.
   // Truncation and padding are the caller's: those in tokenizer.json are not read.
   static Tokenizer load(const std::filesystem::path& model_directory);
-  // Does as load() for texts; `place` precedes the files' names in messages ("" or "path/").
+  // Are the two halves of load(); `place` precedes the files' names in messages ("" or "path/").
+  static Files read(const std::filesystem::path& model_directory);
   static Tokenizer parse(const Files& files, const std::string& place = "");
 
   // Encodes a text; it adds no BOS or EOS. Special tokens written in the text become their ids, or with parse_special =
@@ -69,6 +70,8 @@ class Tokenizer {
   // Look up by the text in tokenizer.json, where ordinary tokens are written in the byte-level alphabet.
   std::optional<int32_t> token_id(std::string_view token) const;
   std::optional<std::string> token(int32_t id) const;
+  // Returns the first id behind all tokens.
+  int32_t next_id() const;
 
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }

@@ -267,7 +267,7 @@ bool has_tokenizer(const std::filesystem::path& model_directory) {
   return is_file(model_directory / "tokenizer.json") || is_file(model_directory / "tokenizer.model");
 }
 
-Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
+Tokenizer::Files Tokenizer::read(const std::filesystem::path& model_directory) {
   const auto read = [&](const char* name) {
     const std::filesystem::path path = model_directory / name;
     return is_file(path) ? read_text(path, kMaxFileBytes) : std::string();
@@ -276,14 +276,17 @@ Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
     user_error("{}: found neither tokenizer.json nor tokenizer.model, expected one of them", model_directory.string());
   }
   const bool by_pieces = !is_file(model_directory / "tokenizer.json");
-  return parse({.tokenizer = read("tokenizer.json"),
-                .config = read("tokenizer_config.json"),
-                .special_tokens_map = read("special_tokens_map.json"),
-                .chat_template = read("chat_template.jinja"),
-                .sentencepiece = by_pieces ? read("tokenizer.model") : "",
-                .added_tokens = by_pieces ? read("added_tokens.json") : "",
-                .named_templates = read_named_templates(model_directory)},
-               (model_directory / "").string());
+  return {.tokenizer = read("tokenizer.json"),
+          .config = read("tokenizer_config.json"),
+          .special_tokens_map = read("special_tokens_map.json"),
+          .chat_template = read("chat_template.jinja"),
+          .sentencepiece = by_pieces ? read("tokenizer.model") : "",
+          .added_tokens = by_pieces ? read("added_tokens.json") : "",
+          .named_templates = read_named_templates(model_directory)};
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
+  return parse(read(model_directory), (model_directory / "").string());
 }
 
 }  // namespace snug

@@ -273,6 +273,10 @@ Shape stored_shape(const ParamSpec& param) {
   return shape;
 }
 
+bool ParamTable::has_row_per_token(ParamId id) const {
+  return id == embedding || (id == head && head_tensor != ModelSpec::kScoreHead);
+}
+
 int64_t ParamTable::count(bool trainable_only) const {
   int64_t total = 0;
   for (const ParamSpec& param : params)

@@ -125,6 +125,8 @@ struct ParamTable {
   int group_count() const { return static_cast<int>(groups.size()); }
   int group_of(ParamId id) const { return params[static_cast<size_t>(id)].group; }
   bool tied() const { return head == embedding; }
+  // Returns whether a parameter has a row for each token: the embedding, and a head of its own that gives logits.
+  bool has_row_per_token(ParamId id) const;
   int head_group() const { return group_count() - 1; }
   const ParamSpec& operator[](ParamId id) const { return params[static_cast<size_t>(id)]; }
   int64_t count(bool trainable_only) const;  // returns how many elements the parameters have

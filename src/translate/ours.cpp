@@ -55,6 +55,8 @@ constexpr OurKey kKeys[] = {
     {Kind::Number, "lora_plus_ratio", "1", 1e-3, 1e3},
     {Kind::Word, "lora_init", "default", 0, 0, "default pissa olora"},
     {Kind::List, "modules_to_save", ""},
+    {Kind::List, "add_tokens", ""},
+    {Kind::List, "add_special_tokens", ""},
     {Kind::Word, "base_format", "", 0, 0, "bf16 fp32 int8 nf4 fp8"},
     {Kind::Word, "compute", "bf16", 0, 0, "bf16 fp32 fp8"},
     {Kind::Word, "optimizer", "adamw", 0, 0, "adamw lion"},

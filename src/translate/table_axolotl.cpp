@@ -27,7 +27,8 @@ constexpr Row kAxolotl[] = {
      Decided, "", "the model's config.json says what it is"},
     {"revision_of_model", Refused, "main", say::kVocabulary, rules::only},
     {"trust_remote_code", Decided, "", say::kCode},
-    {"resize_token_embeddings_to_32x shrink_embeddings added_tokens_overrides tokens embeddings_skip_upcast "
+    {"tokens", Same, "add_tokens"},
+    {"resize_token_embeddings_to_32x shrink_embeddings added_tokens_overrides embeddings_skip_upcast "
      "overrides_of_model_config.* overrides_of_model_kwargs.* model_config.* rope_scaling.* rope_scaling",
      Refused, "", say::kVocabulary},
     {"special_tokens special_tokens.*", Changed, "",

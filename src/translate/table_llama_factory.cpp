@@ -89,9 +89,11 @@ constexpr Row kLlamaFactory[] = {
        t.judge(s, Left, filled(row.say, s) + "; it does nothing to data without them");
      }},
     // ---- Model
-    {"resize_vocab add_tokens add_special_tokens new_special_tokens_config split_special_tokens", Refused, "",
-     say::kVocabulary},
-    {"init_special_tokens", Decided, "", "no tokens are added"},
+    {"add_tokens", Same, "add_tokens"},
+    {"add_special_tokens", Same, "add_special_tokens"},
+    {"resize_vocab", Decided, "", "embedding and head get rows for tokens that are added"},
+    {"new_special_tokens_config split_special_tokens", Refused, "", say::kVocabulary},
+    {"init_special_tokens", Decided, "", "the row of a new token begins as the mean of those that its text was before"},
     {"rope_scaling shift_attn mixture_of_depths", Refused, "", say::kVocabulary},
     {"moe_aux_loss_coef", Refused, "", say::kLoss},
     {"model_revision", Refused, "main", say::kVocabulary, rules::only},

@@ -9,6 +9,7 @@ foreach(name
         cli_inputs_test
         cli_learning_test
         cli_models_test
+        cli_new_tokens_test
         cli_owner_test
         cli_plan_test
         cli_evaluation_test
@@ -30,6 +31,7 @@ foreach(name
 endforeach()
 target_link_libraries(scaling_test PRIVATE snug_base)
 target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
+target_link_libraries(cli_new_tokens_test PRIVATE snug_cli)
 target_link_libraries(cli_export_test PRIVATE snug_format)
 target_link_libraries(prompting_test PRIVATE snug_cli)
 target_link_libraries(option_pages_test PRIVATE snug_cli)

@@ -17,4 +17,16 @@ InitialFile initial_file(const ParamTable& table) {
   return file;
 }
 
+InitialFile rows_file(const ParamTable& table, int64_t rows) {
+  InitialFile file;
+  file.tensor_of.assign(table.params.size(), -1);
+  for (size_t i = 0; i < table.params.size(); i++) {
+    if (!table.has_row_per_token(static_cast<ParamId>(i))) continue;
+    file.tensor_of[i] = static_cast<int>(file.tensors.size());
+    file.tensors.push_back({table.params[i].name, DType::F32, {rows, table.params[i].shape.cols()}});
+  }
+  file.layout = layout_safetensors(file.tensors);
+  return file;
+}
+
 }  // namespace snug

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/rounding.h"
 #include "format/bnb.h"
 #include "format/load.h"
@@ -55,7 +54,11 @@ class Finder {
     }
     const int64_t model_base = model ? add_files(*model) : 0;
     adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
-    if (request_.initial_halves) assume_initial_file();
+    if (request_.initial_halves) sources_.initial_file = assume(initial_ = initial_file(table_), "initial halves");
+    if (has_new_rows()) {
+      sources_.rows_file = assume(rows_ = rows_file(table_, new_row_count()), "new rows");
+      sources_.new_rows = request_.new_rows;
+    }
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // apart, so that an adapter does not change the base's draws
     for (const ParamSpec& param : table_.params) {
       const bool draws = !param.adapter || param.shape.rank == 2;  // halves are the same with norms beside them
@@ -75,6 +78,7 @@ class Finder {
       else
         sources_.params.push_back(model_fill(param, request_.seed, stream));
       if (adapter_) replace_rows(param);
+      if (is_grown(param)) add_new_rows(param);
       sources_.dtypes.push_back(own_dtype(model, param));
     }
     if (sources_.assumed) note_assumption();
@@ -145,20 +149,50 @@ class Finder {
     if (by_row.rbegin()->first >= param.shape.rows())
       user_error("{}: is for token {}, expected less than {}, the rows of '{}'", adapter_->where(entry.name),
                  by_row.rbegin()->first, param.shape.rows(), param.name);
+    const TensorPlace ours{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+    sources_.params.back() = with_rows(*whole, param.shape.rows(), cols, ours, by_row);
+  }
+
+  // Returns where a matrix lies of which some rows lie elsewhere: `by_row` says which row of `other` each is. `whole`
+  // has `rows` rows; those behind them are all among the others.
+  static RangedSource with_rows(const TensorPlace& whole, int64_t rows, int64_t cols, const TensorPlace& other,
+                                const std::map<int64_t, int64_t>& by_row) {
     const auto row_of = [&](TensorPlace place, int64_t row) {
       place.offset += static_cast<uint64_t>(row * cols) * element_bytes(place.dtype);
       return place;
     };
-    const TensorPlace ours{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
     RangedSource pieces;
     int64_t next = 0;  // the first row that is in no range yet
     for (const auto& [row, i] : by_row) {
-      if (row > next) pieces.push_back({next * cols, row_of(*whole, next)});
-      pieces.push_back({row * cols, row_of(ours, i)});
+      if (row > next) pieces.push_back({next * cols, row_of(whole, next)});
+      pieces.push_back({row * cols, row_of(other, i)});
       next = row + 1;
     }
-    if (next < param.shape.rows()) pieces.push_back({next * cols, row_of(*whole, next)});
-    sources_.params.back() = std::move(pieces);
+    if (next < rows) pieces.push_back({next * cols, row_of(whole, next)});
+    return pieces;
+  }
+
+  bool has_new_rows() const { return !request_.random && !request_.new_rows.rows.empty(); }
+  int64_t new_row_count() const { return std::ssize(request_.new_rows.rows); }
+  // Returns whether a parameter, of the model's files, gets new tokens' rows.
+  bool is_grown(const ParamSpec& param) const {
+    const auto id = static_cast<ParamId>(&param - table_.params.data());
+    return has_new_rows() && table_.has_row_per_token(id);
+  }
+  // Returns the shape that the model's files have of a parameter as it is stored.
+  Shape shape_in_files(const ParamSpec& param) const {
+    Shape shape = stored_shape(param);
+    if (is_grown(param)) shape.dims[0] = request_.new_rows.stored;
+    return shape;
+  }
+
+  void add_new_rows(const ParamSpec& param) {
+    std::map<int64_t, int64_t> by_row;
+    for (int64_t i = 0; i < new_row_count(); i++) by_row[request_.new_rows.rows[static_cast<size_t>(i)].row] = i;
+    const auto tensor = static_cast<size_t>(rows_.tensor_of[sources_.params.size() - 1]);
+    const TensorPlace ours{static_cast<int64_t>(*sources_.rows_file), rows_.layout.offset[tensor], DType::F32};
+    sources_.params.back() = with_rows(std::get<TensorPlace>(sources_.params.back()), request_.new_rows.stored,
+                                       param.shape.cols(), ours, by_row);
   }
 
   ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param, std::string_view reason) {
@@ -167,7 +201,7 @@ class Finder {
       return TensorPlace{base + static_cast<int64_t>(entry.file),
                          entry.offset + static_cast<uint64_t>(first) * element_bytes(dtype), dtype};
     };
-    const Shape whole = stored_shape(param);
+    const Shape whole = shape_in_files(param);
     const int64_t row = param.stored.first, first = param.shape.rank == 2 ? row * param.shape.cols() : row;
     if (!param.linear) {
       const SafetensorsEntry& entry = index.require(name_in(index, param), whole, reason);
@@ -389,15 +423,14 @@ class Finder {
     return base;
   }
 
-  // Adds the file of the adapter's initial halves, which need not be there yet.
-  void assume_initial_file() {
-    initial_ = initial_file(table_);
-    sources_.initial_file = sources_.files.size();
-    sources_.files.emplace_back("initial halves");
-    sources_.file_bytes.push_back(initial_.layout.file_bytes);
+  // Adds a file that need not be there yet, and returns its number.
+  size_t assume(const InitialFile& file, std::string_view name) {
+    sources_.files.emplace_back(name);
+    sources_.file_bytes.push_back(file.layout.file_bytes);
+    return sources_.files.size() - 1;
   }
 
-  // Returns where that file has the next parameter.
+  // Returns where the file of initial halves has the next parameter.
   TensorPlace initial_place() const {
     const auto tensor = static_cast<size_t>(initial_.tensor_of[sources_.params.size()]);
     return {static_cast<int64_t>(*sources_.initial_file), initial_.layout.offset[tensor], DType::F32};
@@ -420,6 +453,7 @@ class Finder {
 
   ParamSource assumed(const ParamSpec& param) {
     const int64_t count = param.shape.count();
+    if (is_grown(param)) return assumed(request_.dtype, request_.new_rows.stored * param.shape.cols());
     if (!param.linear) return assumed(request_.dtype, count);
     const std::string_view tensor = param.stored.tensor, linear = tensor.substr(0, tensor.rfind('.'));
     if (!request_.quantization || !quantises(*request_.quantization, linear)) {
@@ -449,7 +483,7 @@ class Finder {
   const ParamTable& table_;
   const SourceRequest& request_;
   std::optional<AdapterFiles> adapter_;
-  InitialFile initial_;
+  InitialFile initial_, rows_;
   int64_t adapter_base_ = 0;  // number of its first file
   WeightSources sources_;
   std::string first_linear_;
@@ -527,62 +561,6 @@ bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
       return true;
   }
   return false;
-}
-
-namespace {
-
-// Returns where files hold a parameter; nothing for one that is drawn.
-std::vector<TensorPlace> places_of(const ParamSource& source) {
-  if (const auto* const place = std::get_if<TensorPlace>(&source)) return {*place};
-  if (const auto* const pieces = std::get_if<RangedSource>(&source)) {
-    std::vector<TensorPlace> places;
-    for (const SourceRange& piece : *pieces) places.push_back(piece.place);
-    return places;
-  }
-  const auto* const quantized = std::get_if<QuantizedSource>(&source);
-  if (!quantized) return {};
-  std::vector<TensorPlace> places{quantized->codes, quantized->scales};
-  if (quantized->block_scales) places.push_back(*quantized->block_scales);
-  return places;
-}
-
-}  // namespace
-
-uint64_t hash_of_files(const WeightSources& sources, const Heartbeat& heartbeat,
-                       const std::function<bool(size_t)>& counts) {
-  constexpr uint64_t kSeen = 4096;
-  std::map<int64_t, File> files;
-  std::vector<std::byte> bytes(kSeen);
-  uint64_t hash = 0;
-  const auto look = [&](const File& file, uint64_t offset) {
-    call(heartbeat);
-    const uint64_t seen = file.read_to_end(offset, bytes);
-    hash = hash_of(std::span<const std::byte>(bytes).first(seen), hash);
-  };
-  for (size_t i = 0; i < sources.params.size(); i++) {
-    if (!counts(i)) continue;
-    for (const TensorPlace& place : places_of(sources.params[i])) {
-      auto file = files.find(place.file);
-      if (file == files.end()) {
-        file =
-            files.emplace(place.file, File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered))
-                .first;
-        const uint64_t size = file->second.size();
-        hash = hash_of(std::span(&size, 1), hash);
-        look(file->second, size - std::min(size, kSeen));
-      }
-      look(file->second, place.offset);
-    }
-  }
-  return hash;
-}
-
-std::optional<uint64_t> hash_of_base(const ParamTable& table, const WeightSources& sources) {
-  if (sources.assumed) return std::nullopt;
-  const auto of_base = [&](size_t i) { return !table.params[i].adapter; };
-  for (size_t i = 0; i < table.params.size(); i++)
-    if (of_base(i) && std::holds_alternative<RandomFill>(sources.params[i])) return std::nullopt;
-  return hash_of_files(sources, {}, of_base);
 }
 
 void require_weights(const WeightSources& sources) {

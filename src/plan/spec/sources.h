@@ -38,6 +38,18 @@ using RangedSource = std::vector<SourceRange>;  // from element 0 on
 // Says where a parameter's first value comes from.
 using ParamSource = std::variant<TensorPlace, RandomFill, QuantizedSource, RangedSource>;
 
+// Is the row of a new token. It begins as the mean of the rows of other tokens.
+struct NewRow {
+  int64_t row = 0;
+  std::vector<int32_t> mean_of;
+};
+
+// Lists new tokens' rows of embedding and head. All rows behind those that the model's files have are new.
+struct NewRows {
+  int64_t stored = 0;  // rows that the files have
+  std::vector<NewRow> rows{};
+};
+
 struct WeightSources {
   std::vector<ParamSource> params;           // by ParamId
   std::vector<std::filesystem::path> files;  // by TensorPlace::file
@@ -57,6 +69,8 @@ struct WeightSources {
   BaseFormat format = BaseFormat::Plain;
   bool plain_scales = false;             // Nf4
   std::optional<size_t> initial_file{};  // the file, of `files`, of the halves with which the adapter begins
+  std::optional<size_t> rows_file{};     // the one of the rows with which new tokens begin,
+  NewRows new_rows{};                    //   which are these
   std::vector<std::string> notes{};  // lines for the user: what the files hold and is passed over, or what they lack
 };
 
@@ -72,6 +86,7 @@ struct SourceRequest {
   bool initial_halves = false;     // the adapter begins with those of a file (initial_file.h), whose path is set later
   bool draws_head = false;         // a head that gives scores is drawn where the model's files have none
   bool head_is_embedding = false;  // the model's files have one matrix for both, though the table has two
+  NewRows new_rows{};              // begin with those of a file (initial_file.h), whose path is set later
 };
 
 // Returns the sources of all parameters. Throws UserError for a tensor that is missing, has another shape than
@@ -90,14 +105,14 @@ bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec);
 
 // Returns a hash of the sizes and ends of the files from which parameters are read, and of the first bytes of every
 // such tensor: it tells one model or adapter from another, and reads little. `counts` says whether a parameter (by
-// ParamId) is included.
+// ParamId) is included; new tokens' rows, which follow from the rest, never are.
 uint64_t hash_of_files(
     const WeightSources& sources, const Heartbeat& heartbeat,
     const std::function<bool(size_t)>& counts = [](size_t) { return true; });
 
-// Returns the hash_of_files() of the base's weights, without an adapter's; nothing where the seed draws them or there
-// are no files.
-std::optional<uint64_t> hash_of_base(const ParamTable& table, const WeightSources& sources);
+// Returns the hash_of_files() of the base's weights, without an adapter's and those that it holds in their place;
+// nothing where the seed draws them or there are no files.
+std::optional<uint64_t> hash_of_base(const ParamTable& table, const WeightSources& sources, const PeftConfig& adapter);
 
 // Throws UserError if weight files were only assumed.
 void require_weights(const WeightSources& sources);

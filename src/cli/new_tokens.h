@@ -1,0 +1,28 @@
+// Gives tokenizer and model the tokens that options name (add_tokens, add_special_tokens).
+#pragma once
+
+#include <filesystem>
+
+#include "cli/options.h"
+#include "plan/lowering/compile.h"
+
+namespace snug {
+
+// Sets Options::new_tokens. UserError for texts that are no tokens, without a tokenizer, and beside an adapter.
+void find_new_tokens(Options& options);
+
+// Returns the rows of the new tokens: they begin as the mean of the rows of those that their texts were before.
+// `stored` is how many rows the model's files have.
+NewRows new_rows(const Options& options, int64_t stored);
+
+// Sets the path of the file of these rows, and checks that they are trained. Adds notes.
+void place_new_rows(JobSpec& spec, const Options& options);
+// Writes that file, once.
+void make_new_rows(const JobSpec& spec);
+
+// Returns whether an adapter of the options is written with a tokenizer, which is not the model's own.
+bool writes_tokenizer(const Options& options);
+// Makes the tokenizer in `directory` the one of load_tokenizer(), where that is not the model's own.
+void write_tokenizer(const Options& options, const std::filesystem::path& directory);
+
+}  // namespace snug
