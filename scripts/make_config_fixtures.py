@@ -12,7 +12,8 @@ import pathlib
 
 import torch
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, Exaone4Config, Glm4Config,
-                          GraniteMoeHybridConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config)
+                          GraniteMoeHybridConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config,
+                          StableLmConfig)
 
 ALPHA = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
@@ -26,6 +27,10 @@ CONFIGS = [
     HunYuanDenseV1Config(vocab_size=128167, intermediate_size=14336, num_key_value_heads=8, head_dim=128,
                          rope_parameters=ALPHA),
     CohereConfig(),
+    CohereConfig(hidden_size=12288, intermediate_size=33792, num_hidden_layers=64, num_attention_heads=96,
+                 num_key_value_heads=8, use_qk_norm=True),
+    StableLmConfig(vocab_size=100352, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40,
+                   num_key_value_heads=8, qk_layernorm=True, use_parallel_residual=True),
     Cohere2Config(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
                   num_key_value_heads=8),
     GraniteMoeHybridConfig(vocab_size=100352, hidden_size=2560, intermediate_size=8192, shared_intermediate_size=8192,

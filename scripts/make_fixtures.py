@@ -88,9 +88,10 @@ def samples_of_step(samples, step):
 
 
 def make_optimizer(parameters, learning_rate, weight_decay):
+    """As transformers' trainer has it: norms and biases do not decay. `parameters` are pairs of name and parameter."""
     groups = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for name, p in parameters if p.dim() > 1 and "norm" not in name], "weight_decay": weight_decay},
+        {"params": [p for name, p in parameters if p.dim() <= 1 or "norm" in name], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=learning_rate, betas=(0.9, 0.999), eps=1e-8)
     return optimizer, transformers.get_cosine_schedule_with_warmup(optimizer, WARMUP_STEPS, STEPS)
@@ -103,8 +104,9 @@ def train(model, samples, learning_rate, weight_decay, low_precision_model=None)
     and backward there, and updates the masters with its gradients widened to fp32.
     """
     worker = low_precision_model or model
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer, schedule = make_optimizer(parameters, learning_rate, weight_decay)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    parameters = [p for _, p in named]
+    optimizer, schedule = make_optimizer(named, learning_rate, weight_decay)
     result = {"loss": [], "grad_norm": [], "learning_rate": []}
     for step in range(STEPS):
         if low_precision_model:
@@ -237,7 +239,8 @@ def full_training(folder, samples):
     result = train(model, samples, learning_rate=1e-3, weight_decay=0.1)
     kept = ["model.norm.weight", "model.language_model.norm.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.bias",
             "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.bias",
-            "model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.mlp.gate_up_proj.weight"]  # fmt: skip
+            "model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.mlp.gate_up_proj.weight",
+            "model.layers.1.self_attn.k_norm.weight", "model.layers.1.self_attn.q_layernorm.norms.2.weight"]  # fmt: skip
     return {f"final.{n}": p.detach() for n, p in model.named_parameters() if n in kept}, result
 
 

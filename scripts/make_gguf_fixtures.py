@@ -157,7 +157,7 @@ def piece_tokenizer(writer):
     return len(tokens)
 
 
-def linears(architecture, biases):
+def linears(architecture, biases, head_norms):
     queries, keys = HEADS * HEAD, KV_HEADS * HEAD
     every = {"attn_q": ("self_attn.q_proj", queries, HIDDEN), "attn_k": ("self_attn.k_proj", keys, HIDDEN),
              "attn_v": ("self_attn.v_proj", keys, HIDDEN), "attn_output": ("self_attn.o_proj", HIDDEN, queries),
@@ -186,6 +186,8 @@ def linears(architecture, biases):
         norms |= {"post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm"}
     if architecture in ("command-r", "cohere2"):
         del norms["ffn_norm"]
+    if architecture == "stablelm" and head_norms:  # attention and MLP side by side
+        del norms["ffn_norm"]
     if architecture == "seed_oss":
         norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
     for name, module in norms.items():
@@ -198,9 +200,14 @@ def linears(architecture, biases):
         joint = architecture == "olmo2"
         yield "attn_q_norm.weight", f"self_attn.{query}.weight", (queries if joint else HEAD,)
         yield "attn_k_norm.weight", f"self_attn.{key}.weight", (keys if joint else HEAD,)
+    if head_norms:
+        query, key = ("q_norm", "k_norm") if architecture == "command-r" else ("q_layernorm.norms.{}", "k_layernorm.norms.{}")
+        yield "attn_q_norm.weight", f"self_attn.{query}.weight", (HEADS, HEAD)
+        yield "attn_k_norm.weight", f"self_attn.{key}.weight", (KV_HEADS, HEAD)
 
 
-def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=False, window=0, parts=0):
+def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=False, window=0, parts=0, head_norms=False,
+               growth=0, hybrid=False):
     rng = np.random.default_rng(len(name))
     path = folder / f"{name}.gguf"
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts)
@@ -209,7 +216,10 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     writer.add_block_count(layers)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
+    writer.add_head_count_kv([KV_HEADS] * layers if hybrid else KV_HEADS)
+    if hybrid:  # what llama.cpp's converter writes of a Granite 4 without Mamba layers too
+        writer.add_ssm_conv_kernel(4)
+        writer.add_rope_scaling_finetuned(True)
     writer.add_key_length(HEAD)
     writer.add_value_length(HEAD)
     if architecture in ("command-r", "cohere2"):
@@ -224,6 +234,14 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
         writer.add_sliding_window(window)
     if window and architecture in ("olmo2", "exaone4"):
         writer.add_sliding_window_pattern([(layer + 1) % 4 != 0 for layer in range(layers)])
+    if growth:
+        writer.add_attn_temperature_scale(growth)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+        writer.add_rope_scaling_yarn_beta_fast(32.0)
+        writer.add_rope_scaling_yarn_beta_slow(1.0)
+        writer.add_rope_scaling_yarn_log_mul(1.0)
     if window and architecture == "olmo2":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(8.0)
@@ -247,19 +265,22 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
         tensors += [("output_norm.bias", "model.norm.bias", (HIDDEN,)), ("output.weight", "lm_head.weight", (vocabulary, HIDDEN))]
     for layer in range(layers):
         tensors += [(f"blk.{layer}.{stored}", f"model.layers.{layer}.{module}", shape)
-                    for stored, module, shape in linears(architecture, biases)]
+                    for stored, module, shape in linears(architecture, biases, head_norms)]
     expected = {}
     for i, (stored, module, shape) in enumerate(tensors):
-        kind = Type.F32 if len(shape) == 1 else kinds[i % len(kinds)]
+        kind = Type.F32 if len(shape) == 1 or stored.endswith("_norm.weight") else kinds[i % len(kinds)]
         value = rng.standard_normal(shape).astype(np.float32)
         heads = {"attn_q.": HEADS, "attn_k.": KV_HEADS}.get(stored.split(".", 2)[-1][:7], 0)
-        turn = heads and architecture in ("llama", "smollm3", "granite", "arcee")
+        turn = heads and architecture in ("llama", "smollm3", "granite", "arcee", "mistral3")
         raw = gguf.quants.quantize(interleaved(value, heads) if turn else value, kind)
         writer.add_tensor(stored, raw, raw_dtype=kind)
         read = gguf.quants.dequantize(raw, kind).reshape(shape)
         gain = len(shape) == 1 and stored.endswith(".weight")
         if gain and (architecture.startswith("gemma") or architecture == "nemotron"):
             read = read - np.float32(1)  # files hold gains
+        if "{}" in module:
+            expected |= {module.format(row): ((shape[1],), bf16(read[row])) for row in range(shape[0])}
+            continue
         expected[module] = (shape, bf16(straight(read, heads) if turn else read))
     close(writer)
     write_expected(folder / f"{name}.expected.safetensors", expected)
@@ -386,6 +407,11 @@ def main():
     make_model(folder, "nemotron", "nemotron", piece_tokenizer, [Type.Q8_0])
     make_model(folder, "ernie4_5", "ernie4_5", piece_tokenizer, [Type.Q8_0])
     make_model(folder, "seed_oss", "seed_oss", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], biases=True)
+    make_model(folder, "command_r_plus", "command-r", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0], head_norms=True)
+    make_model(folder, "stablelm_12b", "stablelm", lambda w: byte_tokenizer(w, "stablelm2"), [Type.Q8_0], head_norms=True)
+    make_model(folder, "granite4", "granite", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], layers=2, hybrid=True)
+    make_model(folder, "ministral3", "mistral3", lambda w: byte_tokenizer(w, "tekken"), [Type.Q8_0], growth=0.1)
+    make_model(folder, "mistral_small", "mistral3", lambda w: byte_tokenizer(w, "tekken"), [Type.Q8_0])
     make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
 
 

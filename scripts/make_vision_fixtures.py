@@ -114,8 +114,9 @@ def gradients(model, samples, pixels):
 
 def train(model, samples, pixels, learning_rate):
     """Steps over all samples. A part without images in a step has a gradient of zero, not none."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer, schedule = make_optimizer(parameters, learning_rate, 0.0)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    parameters = [p for _, p in named]
+    optimizer, schedule = make_optimizer(named, learning_rate, 0.0)
     result = {"loss": [], "grad_norm": [], "learning_rate": []}
     for step in range(STEPS):
         for p in parameters:

@@ -278,4 +278,18 @@ FAMILIES["mistral3"] = {
     "seed": 41,
 }  # fmt: skip
 
+# Heads are normed, each with a gain of its own: as Command-R+ is and, each gain in a tensor, StableLM 2 12B.
+FAMILIES["cohere_norms"] = {
+    "config": CohereConfig(hidden_size=40, intermediate_size=78, num_attention_heads=4, num_key_value_heads=2,
+                           use_qk_norm=True, logit_scale=0.5, layer_norm_eps=1e-4, rope_parameters=rope(10000.0),
+                           **COMMON),
+    "dtype": torch.bfloat16,
+}  # fmt: skip
+FAMILIES["stablelm_norms"] = {  # attention and MLP side by side
+    "config": StableLmConfig(hidden_size=72, intermediate_size=82, num_attention_heads=3, num_key_value_heads=1,
+                             qk_layernorm=True, use_parallel_residual=True, layer_norm_eps=1e-4,
+                             rope_parameters=rope(10000.0), **COMMON),
+    "dtype": torch.bfloat16,
+}  # fmt: skip
+
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -173,7 +173,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"hunyuan", "adapter_init", Recompute::Block}, Case{"cohere", {}, Recompute::None},
                     Case{"cohere", {}, Recompute::Block}, Case{"cohere", "adapter_init", Recompute::Mlp},
                     Case{"cohere2", {}, Recompute::Attention}, Case{"cohere2", "adapter_init", Recompute::None},
-                    Case{"ministral3", {}, Recompute::Block}, Case{"ministral3", "adapter_init", Recompute::None}));
+                    Case{"ministral3", {}, Recompute::Block}, Case{"ministral3", "adapter_init", Recompute::None},
+                    Case{"cohere_norms", {}, Recompute::None}, Case{"cohere_norms", {}, Recompute::Attention},
+                    Case{"cohere_norms", "adapter_init", Recompute::Block}));
 
 }  // namespace
 }  // namespace snug

@@ -53,6 +53,8 @@ std::vector<Kind> kinds() {
     for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, objective});
   for (const char* special : {"terms", "noise"})
     for (const bool lora : {true, false}) all.push_back({"granite", lora, DType::BF16, special});
+  for (const char* family : {"cohere_norms", "stablelm_norms"})
+    for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
   return all;
 }
 
@@ -161,8 +163,9 @@ void each_job(const std::function<void(const CensusJob&)>& use) {
            arranged(job, a, rank)});
     }
   }
-  for (const char* family : {"llama", "llama3", "llama16", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
-                             "granite", "gemma3", "gemma2", "olmo2", "hunyuan", "cohere2", "ministral3"})
+  for (const char* family :
+       {"llama", "llama3", "llama16", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window", "granite", "gemma3",
+        "gemma2", "olmo2", "hunyuan", "cohere2", "ministral3", "cohere_norms", "stablelm_norms"})
     for (const auto& [purpose, word] : {std::pair(Purpose::Evaluate, "evaluate"),
                                         std::pair(Purpose::Generate, "generate"), std::pair(Purpose::Merge, "merge")})
       use({fmt::format("{} {}", family, word), used(family, purpose)});

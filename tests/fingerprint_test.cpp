@@ -203,6 +203,9 @@ TEST(Fingerprint, EveryLayerOfAModelCounts) {
     ModelSpec normed = model;
     normed.layers[layer].query_norm = {"q_norm.weight", 1e-6};
     EXPECT_NE(hash(normed), hash(model)) << layer;
+    ModelSpec owned = normed;
+    owned.layers[layer].own_head_gains = true;
+    EXPECT_NE(hash(owned), hash(normed)) << layer;
     ModelSpec unturned = model;
     unturned.layers[layer].rope = false;
     EXPECT_NE(hash(unturned), hash(model)) << layer;

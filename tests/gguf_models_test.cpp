@@ -76,7 +76,8 @@ INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                          testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma2",
                                          "gemma3", "split", "olmo2", "olmo3", "exaone4", "exaone4_window", "glm4",
                                          "hunyuan", "command_r", "cohere2", "phi3", "chatglm", "arcee", "stablelm",
-                                         "nemotron", "ernie4_5", "seed_oss"));
+                                         "nemotron", "ernie4_5", "seed_oss", "command_r_plus", "stablelm_12b",
+                                         "granite4", "ministral3", "mistral_small"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -110,7 +111,12 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
                                                                            {"stablelm", "StableLmForCausalLM"},
                                                                            {"nemotron", "NemotronForCausalLM"},
                                                                            {"ernie4_5", "Ernie4_5ForCausalLM"},
-                                                                           {"seed_oss", "SeedOssForCausalLM"}};
+                                                                           {"seed_oss", "SeedOssForCausalLM"},
+                                                                           {"command_r_plus", "CohereForCausalLM"},
+                                                                           {"stablelm_12b", "StableLmForCausalLM"},
+                                                                           {"granite4", "GraniteForCausalLM"},
+                                                                           {"ministral3", "Ministral3ForCausalLM"},
+                                                                           {"mistral_small", "MistralForCausalLM"}};
   const auto found = kArchitectures.find(model);
   EXPECT_EQ(spec.architecture, found == kArchitectures.end() ? "LlamaForCausalLM" : found->second);
   const auto is_one_of = [&](std::initializer_list<std::string_view> models) {
@@ -121,7 +127,9 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
   EXPECT_EQ(spec.layers[0].window > 0,
             is_one_of({"mistral", "gemma2", "gemma3", "olmo3", "exaone4_window", "cohere2", "phi3"}));
   EXPECT_EQ(spec.layers.back().rope, !is_one_of({"smollm3", "exaone4_window", "cohere2"}));
-  EXPECT_EQ(spec.tied, !is_one_of({"stablelm", "nemotron"}));
+  EXPECT_EQ(spec.tied, !is_one_of({"stablelm", "stablelm_12b", "nemotron"}));
+  EXPECT_EQ(spec.layers[0].own_head_gains, is_one_of({"command_r_plus", "stablelm_12b"}));
+  EXPECT_EQ(spec.layers[0].parallel, is_one_of({"command_r", "command_r_plus", "cohere2", "stablelm_12b"}));
   EXPECT_TRUE(config.notes.empty()) << config.notes[0];
 }
 
@@ -169,6 +177,35 @@ TEST(GgufConfig, KeysOfLaterFamiliesAreRead) {
   EXPECT_TRUE(
       fails_with<UserError>([&] { import_gguf(directory.path() / "x.gguf", directory.path() / "x", Existing::Refuse); },
                             "expected true for all layers but each 4th"));
+}
+
+// Granite 4's files have the number of key heads for each layer; those of Ministral 3 what queries grow by.
+TEST(GgufConfig, KeysOfTheMistral3AndGranite4FilesAreRead) {
+  const TempDirectory directory;
+  const auto import = [&](std::string file, const std::string& name) {
+    write_text(directory.path() / (name + ".gguf"), file);
+    return import_gguf(directory.path() / (name + ".gguf"), directory.path() / name, Existing::Refuse);
+  };
+  const std::string granite = read_text(kFixtures / "granite4.gguf", 100000),
+                    ministral = read_text(kFixtures / "ministral3.gguf", 100000);
+  EXPECT_THAT(import(granite, "granite"),
+              ElementsAre("tensors of 5 F32, 15 Q8_0: written in bf16", "not used: granite.ssm.conv_kernel"));
+  EXPECT_EQ(read_model_config(directory.path() / "granite").spec.layers[1].heads.kv_heads, 1);
+  std::string other = granite;
+  const std::string key = "granite.attention.head_count_kv";
+  other[other.find(key) + key.size() + 4 + 4 + 8 + 4] =
+      2;  // the second layer's, behind the types, the count, the first
+  EXPECT_TRUE(fails_with<UserError>([&] { import(other, "unlike"); }, "the same one for each of 2 layers"));
+  import(ministral, "ministral");
+  const RopeParameters rope = read_model_config(directory.path() / "ministral").spec.rope;
+  EXPECT_EQ(rope.type, RopeType::Yarn);
+  EXPECT_EQ(rope.query_growth, static_cast<double>(0.1f));
+  EXPECT_EQ(rope.original_max_position, 32);
+  EXPECT_EQ(rope.attention_factor, 1);
+  other = ministral;
+  other.replace(other.find("yarn", other.find("mistral3.rope.scaling.type")), 4, "none");
+  EXPECT_TRUE(fails_with<UserError>([&] { import(other, "unscaled"); },
+                                    "'mistral3.rope.scaling.type': found \"none\", expected \"yarn\" beside"));
 }
 
 TEST(GgufConfig, EachSixthOfGemma3sLayersSeesAll) {

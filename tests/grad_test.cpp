@@ -135,6 +135,32 @@ TEST(Grad, LayerNorm) {
   }
 }
 
+// Heads have gains of their own.
+TEST(Grad, LayerNormOfHeads) {
+  const int64_t rows = 70, heads = 3, n = 9;
+  Array x = random({rows, heads * n}, 1, -1, 3), gain = random({heads, n}, 2), dy = random({rows, heads * n}, 3);
+  Array y = zeros({rows, heads * n}), moments = zeros({2, rows * heads}), dx = zeros({rows, heads * n}),
+        dgain = zeros({heads, n});
+  run(LayerNorm{1e-3f}, {&x, &gain, &y, &moments});
+  run(LayerNormBackward{.gain_gradient = true}, {&dy, &x, &gain, &moments, &dx, &dgain});
+
+  auto cx = matrix(x), cgain = matrix(gain);
+  const auto loss = [&] {
+    std::complex<double> sum = 0;
+    for (int64_t head = 0; head < heads; head++)
+      for (int64_t t = 0; t < rows; t++) {
+        auto one = decltype(cx)(1, n), own = decltype(cx)(1, n);
+        for (int64_t i = 0; i < n; i++) one(0, i) = cx(t, head * n + i), own(0, i) = cgain(head, i);
+        const auto normed = ref::layer_norm(one, own.data, {}, static_cast<double>(1e-3f));
+        for (int64_t i = 0; i < n; i++)
+          sum += normed(0, i) * static_cast<double>(dy[static_cast<size_t>(t * heads * n + head * n + i)]);
+      }
+    return sum;
+  };
+  expect_near(dx, ref::complex_step(cx.data, loss), "dx");
+  expect_near(dgain, ref::complex_step(cgain.data, loss), "dgain");
+}
+
 TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
   const Shape shape{5, 24};
   Array x = random(shape, 1), gain = random({24}, 2), dy = random(shape, 3), before = random(shape, 4);

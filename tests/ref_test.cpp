@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Families, RefTest,
                          testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
                                          "llama_bias", "smollm3", "qwen3", "ernie4_5", "granite", "gemma", "gemma2",
                                          "gemma3", "nemotron", "arcee", "stablelm", "olmo2", "olmo3", "exaone4", "glm4",
-                                         "hunyuan", "cohere", "cohere2", "granite4", "ministral3"));
+                                         "hunyuan", "cohere", "cohere2", "granite4", "ministral3", "cohere_norms",
+                                         "stablelm_norms"));
 
 }  // namespace
 }  // namespace snug

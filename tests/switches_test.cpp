@@ -49,6 +49,8 @@ std::function<bool(JobSpec&)> without(std::vector<Norm LayerParams::*> norms) {
     bool changed = false;
     for (LayerParams& layer : job.table.layers)
       for (Norm LayerParams::*const norm : norms) {
+        for (ParamId id = (layer.*norm).gain + 1; id < (layer.*norm).gain + (layer.*norm).count; id++)
+          job.table.params[static_cast<size_t>(id)].trainable = false;
         drop(job, (layer.*norm).bias);
         changed |= drop(job, (layer.*norm).gain);
       }
@@ -107,8 +109,14 @@ std::vector<Mutant> mutants() {
       {"mlp_post_norm", without({&LayerParams::mlp_post_norm})},
       {"plus_one", of_norms([](JobSpec&, Norm& norm) { return std::exchange(norm.plus_one, false); })},
       {"kind", of_norms([](JobSpec& job, Norm& norm) {
+         if (norm.gains > 1) return false;  // there is no such RMSNorm
          drop(job, norm.bias);
          return std::exchange(norm.kind, NormKind::Rms) != NormKind::Rms;
+       })},
+      {"gains", of_norms([](JobSpec& job, Norm& norm) {  // every head has the first one's
+         for (int i = 1; i < norm.count; i++) job.table.params[static_cast<size_t>(norm.gain + i)].trainable = false;
+         norm.gains = 1;
+         return std::exchange(norm.count, 1) > 1;
        })},
       {"qkv.bias", without_bias(&LayerParams::qkv)},
       {"o.bias", without_bias(&LayerParams::o)},

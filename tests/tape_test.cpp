@@ -481,6 +481,19 @@ TEST(Tape, ALayerNormsBackwardIsTheGradientOfItsForward) {
   }
 }
 
+// Heads have gains of their own: in one parameter, or in one each, of which some may be trained alone.
+TEST(Tape, ANormOfHeadsWithTheirOwnGainsHasTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2})
+    for (const int untrained : {0, 1, 2}) {
+      Params p;
+      LayerParams block = decoder(p, rank);
+      block.query_norm = {p.add("query_norm", {4}, untrained != 1), 1e-3, false, NormKind::Layer, kNoParam, 2, 2};
+      p.add("query_norm", {4}, untrained != 2);
+      block.key_norm = {p.add("key_norm", {1, 4}), 1e-3, false, NormKind::Layer};
+      expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.own_head_gains = true; }));
+    }
+}
+
 // An MLP without a gate, by every activation.
 TEST(Tape, AnUngatedMlpsBackwardIsTheGradientOfItsForward) {
   for (const int64_t rank : {0, 2})

@@ -8,17 +8,25 @@
 namespace snug {
 namespace {
 
-// Takes the gain of a norm of x's rows, or of each of their heads: as many elements as a part of a row has.
+// Takes the gain of a norm of x's rows, or of each of their heads: as many elements as a part of a row has, or a row
+// of these for each part.
 const TensorView& norm_gain(Operands& operands, const TensorView& x) {
   const TensorView& gain = operands.dense("gain", kActivation);
   operands.expect(gain.count() > 0 && x.cols() % gain.count() == 0, "'gain' is {}, expected a divisor of {} elements",
                   to_string(gain.shape), x.cols());
+  operands.expect(gain.rows() == 1 || gain.count() == x.cols(), "'gain' is {}, expected a row for each of {} heads",
+                  to_string(gain.shape), x.cols() / gain.cols());
   return gain;
 }
 
 NormSize norm_size(const TensorView& x, const TensorView& gain) {
-  const int64_t heads = x.cols() / gain.count();
-  return {x.rows() * heads, gain.count(), heads};
+  const int64_t heads = x.cols() / gain.cols();
+  return {x.rows() * heads, gain.cols(), heads, gain.rows()};
+}
+
+// RMSNorm's heads share their gain.
+void expect_one_gain(const NormSize& size, const Operands& operands) {
+  operands.expect(size.gains == 1, "found a gain for each of {} heads, expected one", size.gains);
 }
 
 TensorView same_size(Operands& operands, std::string_view name, const TensorView& x) {
@@ -37,6 +45,7 @@ RmsNormOperands rms_norm_operands(Operands& operands) {
   of.gain = norm_gain(operands, of.x);
   of.y = same_size(operands, "y", of.x);
   of.size = norm_size(of.x, of.gain);
+  expect_one_gain(of.size, operands);
   of.rstd = operands.vector("rstd", {DType::F32}, of.size.rows).as<float>();
   return of;
 }
@@ -47,6 +56,7 @@ RmsNormBackwardOperands rms_norm_backward_operands(const RmsNormBackward& norm, 
   of.x = same_size(operands, "x", of.dy);
   of.gain = norm_gain(operands, of.dy);
   of.size = norm_size(of.dy, of.gain);
+  expect_one_gain(of.size, operands);
   expect_restorable(norm.restore, of.size, operands);
   of.rstd = operands.vector("rstd", {DType::F32}, of.size.rows).as<float>();
   of.dx = same_size(operands, "dx", of.dy);
@@ -59,7 +69,7 @@ LayerNormOperands layer_norm_operands(const LayerNorm& norm, Operands& operands)
   of.x = operands.take("x", kActivation);
   of.gain = norm_gain(operands, of.x);
   of.size = norm_size(of.x, of.gain);
-  if (norm.bias) of.bias = operands.vector("bias", {of.gain.dtype}, of.size.cols);
+  if (norm.bias) of.bias = operands.vector("bias", {of.gain.dtype}, of.gain.count());
   of.y = same_size(operands, "y", of.x);
   of.moments = operands.vector("moments", {DType::F32}, 2 * of.size.rows).as<float>();
   return of;
@@ -72,11 +82,11 @@ LayerNormBackwardOperands layer_norm_backward_operands(const LayerNormBackward& 
   of.gain = norm_gain(operands, of.dy);
   of.size = norm_size(of.dy, of.gain);
   expect_restorable(norm.restore, of.size, operands);
-  if (norm.bias) of.bias = operands.vector("bias", {of.gain.dtype}, of.size.cols);
+  if (norm.bias) of.bias = operands.vector("bias", {of.gain.dtype}, of.gain.count());
   of.moments = operands.vector("moments", {DType::F32}, 2 * of.size.rows).as<float>();
   of.dx = same_size(operands, "dx", of.dy);
-  if (norm.gain_gradient) of.dgain = operands.vector("dgain", kActivation, of.size.cols);
-  if (norm.bias_gradient) of.dbias = operands.vector("dbias", kActivation, of.size.cols);
+  if (norm.gain_gradient) of.dgain = operands.vector("dgain", kActivation, of.gain.count());
+  if (norm.bias_gradient) of.dbias = operands.vector("dbias", kActivation, of.gain.count());
   return of;
 }
 

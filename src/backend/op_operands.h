@@ -10,6 +10,7 @@ namespace snug {
 
 struct NormSize {
   int64_t rows = 0, cols = 0, heads = 1;
+  int64_t gains = 1;  // rows of the gain: one for all heads, or one for each
 };
 
 struct RmsNormOperands {

@@ -10,13 +10,14 @@
 namespace snug {
 namespace {
 
-constexpr std::array<GgufArchitecture, 21> kArchitectures{{
+constexpr std::array<GgufArchitecture, 22> kArchitectures{{
     {.name = "llama",
      .model_type = "llama",
      .class_name = "LlamaForCausalLM",
      .interleaves_heads = true,
      .may_have_biases = true,
      .has_rope_factors = true},
+    {.name = "mistral3", .model_type = "ministral3", .class_name = "Ministral3ForCausalLM", .interleaves_heads = true},
     {.name = "qwen2", .model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .qkv_bias = true},
     {.name = "qwen3",
      .model_type = "qwen3",
@@ -83,9 +84,10 @@ constexpr std::array<GgufArchitecture, 21> kArchitectures{{
     {.name = "command-r",
      .model_type = "cohere",
      .class_name = "CohereForCausalLM",
-     .norms = {.mlp = ""},
+     .norms = {.mlp = "", .query = "self_attn.q_norm", .key = "self_attn.k_norm"},
      .layer_norm = true,
-     .neighbours = true},
+     .neighbours = true,
+     .may_have_head_gains = true},
     {.name = "cohere2",
      .model_type = "cohere2",
      .class_name = "Cohere2ForCausalLM",
@@ -118,12 +120,15 @@ constexpr std::array<GgufArchitecture, 21> kArchitectures{{
     {.name = "stablelm",
      .model_type = "stablelm",
      .class_name = "StableLmForCausalLM",
+     .norms = {.query = "self_attn.q_layernorm.norms.{}", .key = "self_attn.k_layernorm.norms.{}"},
      .layer_norm = true,
      .norm_bias = true,
      .needs_own_head = true,
      .whole_heads = true,
      .partial_rope = true,
-     .may_have_qkv_biases = true},
+     .may_have_qkv_biases = true,
+     .may_have_head_gains = true,
+     .may_be_parallel = true},
     {.name = "nemotron",
      .model_type = "nemotron",
      .class_name = "NemotronForCausalLM",
@@ -157,7 +162,7 @@ class LayerNames {
   void add_all() {
     const GgufArchitecture& kind = *sizes_.architecture;
     const GgufNorms& norms = kind.norms;
-    const int64_t hidden = sizes_.hidden, inner = sizes_.inner;
+    const int64_t hidden = sizes_.hidden;
     const int64_t queries = sizes_.heads * sizes_.head_dim, keys = sizes_.kv_heads * sizes_.head_dim;
     const int64_t head_rows = kind.interleaves_heads ? sizes_.head_dim : 0;
     const bool qkv_bias = kind.qkv_bias || sizes_.qkv_biases;
@@ -169,11 +174,27 @@ class LayerNames {
       add_linear("attn_k", "self_attn.k_proj", keys, hidden, qkv_bias, head_rows);
       add_linear("attn_v", "self_attn.v_proj", keys, hidden, qkv_bias);
     }
-    add_gain("attn_q_norm", norms.query, kind.joint_head_norms ? queries : sizes_.head_dim);
-    add_gain("attn_k_norm", norms.key, kind.joint_head_norms ? keys : sizes_.head_dim);
+    add_head_norm("attn_q_norm", norms.query, sizes_.heads);
+    add_head_norm("attn_k_norm", norms.key, sizes_.kv_heads);
     add_linear("attn_output", "self_attn.o_proj", hidden, queries, sizes_.o_bias);
     add_gain("post_attention_norm", norms.attention_post, hidden);
-    add_gain("ffn_norm", norms.mlp, hidden);
+    if (!sizes_.parallel) add_gain("ffn_norm", norms.mlp, hidden);
+    add_mlp();
+    add_gain("post_ffw_norm", norms.mlp_post, hidden);
+  }
+
+ private:
+  void add_mlp() {
+    const GgufArchitecture& kind = *sizes_.architecture;
+    const int64_t hidden = sizes_.hidden, inner = sizes_.inner;
+    if (sizes_.shared_mlp) {
+      for (const char* name : {"ffn_gate", "ffn_up"}) {
+        add_linear(name, "shared_mlp.input_linear", inner, hidden, false);
+        out_.back().stored_rows = 2 * inner;
+      }
+      out_.back().first_row = inner;
+      return add_linear("ffn_down", "shared_mlp.output_linear", hidden, inner, false);
+    }
     if (kind.fused_gate_up) {
       add_linear("ffn_up", "mlp.gate_up_proj", 2 * inner, hidden, sizes_.mlp_biases);
     } else {
@@ -181,12 +202,19 @@ class LayerNames {
       add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
     }
     add_linear("ffn_down", "mlp.down_proj", hidden, inner, sizes_.mlp_biases);
-    add_gain("post_ffw_norm", norms.mlp_post, hidden);
   }
-
- private:
+  // Adds the gain of a norm of so many heads: one for all, one for each, or one of all as a row.
+  void add_head_norm(const std::string& gguf, const std::string_view module, int64_t heads) {
+    const GgufArchitecture& kind = *sizes_.architecture;
+    if (!kind.may_have_head_gains)
+      add_gain(gguf, module, kind.joint_head_norms ? heads * sizes_.head_dim : sizes_.head_dim);
+    else if (sizes_.head_gains)
+      add(gguf + ".weight", fmt::format("{}.weight", module), {heads, sizes_.head_dim});
+  }
   std::string gguf_name(std::string_view name) const { return fmt::format("blk.{}.{}", layer_, name); }
-  std::string model_name(std::string_view name) const { return fmt::format("model.layers.{}.{}", layer_, name); }
+  std::string model_name(std::string_view name) const {
+    return fmt::format("{}layers.{}.{}", sizes_.prefix, layer_, name);
+  }
   void add(std::string_view gguf, std::string_view hugging_face, Shape shape, int64_t head_rows = 0) {
     out_.push_back({gguf_name(gguf), model_name(hugging_face), shape, head_rows});
   }
@@ -218,6 +246,9 @@ const GgufArchitecture* find_gguf_architecture(std::string_view name) {
 const GgufArchitecture* gguf_architecture_of(std::string_view class_name) {
   if (class_name == "MistralForCausalLM") return find_gguf_architecture("llama");
   if (class_name == "Olmo3ForCausalLM") return find_gguf_architecture("olmo2");
+  if (class_name == "GraniteMoeHybridForCausalLM") return find_gguf_architecture("granite");
+  if (class_name == "Gemma3ForConditionalGeneration") return find_gguf_architecture("gemma3");
+  if (class_name == "Mistral3ForConditionalGeneration") return find_gguf_architecture("mistral3");
   const auto found = std::ranges::find(kArchitectures, class_name, &GgufArchitecture::class_name);
   return found == kArchitectures.end() ? nullptr : &*found;
 }
@@ -231,11 +262,11 @@ std::string gguf_architecture_names() {
 
 std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes) {
   std::vector<GgufTensorName> names{
-      {"token_embd.weight", "model.embed_tokens.weight", {sizes.vocabulary, sizes.hidden}}};
+      {"token_embd.weight", sizes.prefix + "embed_tokens.weight", {sizes.vocabulary, sizes.hidden}}};
   for (int64_t layer = 0; layer < sizes.layers; ++layer) LayerNames(sizes, layer, names).add_all();
-  names.push_back(gain(*sizes.architecture, "output_norm.weight", "model.norm.weight", sizes.hidden));
-  if (sizes.architecture->norm_bias) names.push_back({"output_norm.bias", "model.norm.bias", {sizes.hidden}});
-  if (sizes.own_head) names.push_back({"output.weight", "lm_head.weight", {sizes.vocabulary, sizes.hidden}});
+  names.push_back(gain(*sizes.architecture, "output_norm.weight", sizes.prefix + "norm.weight", sizes.hidden));
+  if (sizes.architecture->norm_bias) names.push_back({"output_norm.bias", sizes.prefix + "norm.bias", {sizes.hidden}});
+  if (sizes.own_head) names.push_back({"output.weight", sizes.head, {sizes.vocabulary, sizes.hidden}});
   return names;
 }
 

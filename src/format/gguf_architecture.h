@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "format/rope.h"
 #include "tensor/view.h"
 
@@ -42,15 +43,18 @@ struct GgufArchitecture {
   bool whole_heads = false;       // llama.cpp takes the heads' rows for as many as the hidden size
   bool partial_rope = false;      // a part of each head may turn
   bool may_have_qkv_biases = false;
-  int64_t full_interval = 0;      // of layers with a window every so many-th sees all; 0: none has one
-  bool may_lack_windows = false;  // none of a file's layers may have one
-  bool rope_in_windows = false;   // layers that see all have no rotary embedding where others have a window
+  int64_t full_interval = 0;         // of layers with a window every so many-th sees all; 0: none has one
+  bool may_lack_windows = false;     // none of a file's layers may have one
+  bool rope_in_windows = false;      // layers that see all have no rotary embedding where others have a window
+  bool may_have_head_gains = false;  // heads of q and k may be normed, each with a gain of its own
+  bool may_be_parallel = false;      // the MLP may read what attention reads, and have no norm
 };
 
 // Returns the architecture of a name; null for other names.
 const GgufArchitecture* find_gguf_architecture(std::string_view name);
-// Returns the architecture of a class in config.json's `architectures`; Mistral's is written as llama, OLMo
-// 3's as olmo2. Null for others.
+// Returns the architecture of a class in config.json's `architectures`; Mistral's is written as llama, OLMo 3's as
+// olmo2, Granite 4's without Mamba layers as granite, the text models of Gemma 3's and Mistral 3's as gemma3 and
+// mistral3. Null for others.
 const GgufArchitecture* gguf_architecture_of(std::string_view class_name);
 // Returns all names, for messages.
 std::string gguf_architecture_names();
@@ -69,6 +73,8 @@ inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer, boo
 }
 // llama.cpp has windows in EXAONE 4 of so many layers alone.
 inline constexpr int64_t kGgufExaoneLayersWithWindows = 64;
+// llama.cpp takes heads of Command R for normed from so many layers on, and below for not.
+inline constexpr int64_t kGgufCommandRLayersWithNorms = 64;
 
 // The base of the rotary embedding of Gemma 3's layers with a window.
 inline constexpr double kGgufLocalTheta = 10000;
@@ -86,14 +92,25 @@ struct GgufSizes {
   int64_t hidden = 0, inner = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0;
   bool own_head = false;  // the output's matrix is not the embedding's
   bool qkv_biases = false, o_bias = false, mlp_biases = false;
+  bool head_gains = false;  // heads of q and k are normed, each with a gain of its own
+  bool parallel = false;    // the MLP has no norm
+  bool shared_mlp = false;  // Hugging Face's files have the MLP under Granite 4's names, gate and up in one tensor
+  std::string prefix = "model.", head = "lm_head.weight";  // of names in Hugging Face's files, and that of the head
 };
 
 // Names a tensor in both formats.
 struct GgufTensorName {
-  std::string gguf, hugging_face;
-  Shape shape;
+  std::string gguf, hugging_face;     // {} in the latter stands for a row's number: each row is a tensor, a vector
+  Shape shape;                        // in the file
   int64_t interleaved_head_rows = 0;  // rows of a head where its rows are interleaved; 0: rows keep their order
   float more = 0;                     // than the model's the file's values are
+  // Hugging Face's tensor has so many rows, of which the file's are those from `first_row` on; 0: as many.
+  int64_t stored_rows = 0, first_row = 0;
+
+  bool in_vectors() const { return hugging_face.find("{}") != std::string::npos; }
+  std::string vector_name(int64_t row) const { return fmt::format(fmt::runtime(hugging_face), row); }
+  // Returns the shape of Hugging Face's tensor.
+  Shape stored_shape() const { return stored_rows > 0 ? Shape{stored_rows, shape.cols()} : shape; }
 };
 
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";

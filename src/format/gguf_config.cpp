@@ -53,7 +53,7 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.scale_linear"};
 
 // Those of one architecture.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kOwnKeys{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kOwnKeys{{
     {"gemma2", "attn_logit_softcapping"},
     {"gemma2", "final_logit_softcapping"},
     {"granite", "attention.scale"},
@@ -73,6 +73,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kOwnKeys
     {"stablelm", "attention.layer_norm_epsilon"},
     {"stablelm", "use_parallel_residual"},  // tensors say it
     {"nemotron", "attention.layer_norm_epsilon"},
+    {"mistral3", "attention.temperature_scale"},
+    {"mistral3", "rope.scaling.yarn_log_multiplier"},
 }};
 
 // Refuses what changes the mathematics of a dense decoder.
@@ -106,7 +108,22 @@ OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind)
     const std::string name = key(fmt::format("scaling.yarn_{}", beta));
     if (header.has(name)) scaling[beta] = header.number(name);
   }
+  if (const double weight = kind.name == "mistral3" ? header.number(key("scaling.yarn_log_multiplier"), 0.0) : 0) {
+    scaling["mscale"] = 1.0;  // as llama.cpp takes it
+    scaling["mscale_all_dim"] = weight;
+  }
   return scaling;
+}
+
+// Returns the number of key heads: one for all layers, or one for each, which must be alike.
+int64_t find_kv_heads(const GgufHeader& header, const GgufArchitecture& kind, int64_t layers, int64_t heads) {
+  const std::string key = fmt::format("{}.attention.head_count_kv", kind.name);
+  if (!header.has_integers(key)) return header.integer(key, 1, kMaxPosition, heads);
+  const std::vector<int64_t>& counts = header.integers(key);
+  if (std::ssize(counts) != layers || counts[0] < 1 || counts[0] > kMaxPosition ||
+      std::ranges::count(counts, counts[0]) != layers)
+    header.fail(key, fmt::format("one number, or the same one for each of {} layers", layers));
+  return counts[0];
 }
 
 int64_t find_head_dim(const GgufHeader& header, const GgufArchitecture& kind, int64_t hidden, int64_t heads) {
@@ -194,6 +211,26 @@ void add_gemma_keys(OrderedJson& config, const GgufHeader& header, const GgufArc
   config["rope_local_base_freq"] = header.number(key("rope.freq_base_swa"), kGgufLocalTheta);
 }
 
+// Ministral 3 has its rotary embedding's keys in one place, with what queries grow by; a file without that is of
+// Mistral Small 3.1's text model.
+void add_mistral3_keys(OrderedJson& config, const GgufHeader& header) {
+  const std::string growth = "mistral3.attention.temperature_scale";
+  if (header.number(growth, 0.0) == 0) {
+    config["architectures"] = {"MistralForCausalLM"};
+    config["model_type"] = "mistral";
+    config["sliding_window"] = nullptr;
+    return;
+  }
+  if (!config.contains("rope_scaling") || config["rope_scaling"]["rope_type"] != "yarn")
+    header.fail("mistral3.rope.scaling.type", fmt::format("\"yarn\" beside '{}'", growth));
+  OrderedJson rope = config["rope_scaling"];
+  rope["rope_theta"] = config["rope_theta"];
+  rope["llama_4_scaling_beta"] = header.number(growth);
+  config["rope_parameters"] = std::move(rope);
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+}
+
 // The keys of one family.
 void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
   const auto has_bias = [&](std::string_view linear) {
@@ -210,6 +247,10 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
     config["attention_bias"] = has_bias("attn_q") || has_bias("attn_output");
     config["mlp_bias"] = has_bias("ffn_gate") || has_bias("ffn_down");
   }
+  const bool head_gains = header.find("blk.0.attn_q_norm.weight") != nullptr;
+  if (kind.may_have_head_gains) config[kind.name == "stablelm" ? "qk_layernorm" : "use_qk_norm"] = head_gains;
+  if (kind.may_be_parallel) config["use_parallel_residual"] = header.find("blk.0.ffn_norm.weight") == nullptr;
+  if (kind.name == "mistral3") return add_mistral3_keys(config, header);
   if (kind.name == "arcee") config["attention_bias"] = config["mlp_bias"] = false;
   if (kind.name == "seed_oss") config["attention_out_bias"] = config["mlp_bias"] = false;
   if (kind.name == "ernie4_5") config["use_bias"] = false;
@@ -264,7 +305,7 @@ std::string gguf_model_config(const GgufHeader& header) {
   config["intermediate_size"] = size("feed_forward_length", kMaxPosition);
   config["num_hidden_layers"] = size("block_count", kMaxLayers);
   config["num_attention_heads"] = heads;
-  config["num_key_value_heads"] = size("attention.head_count_kv", kMaxPosition, heads);
+  config["num_key_value_heads"] = find_kv_heads(header, kind, config["num_hidden_layers"], heads);
   config["head_dim"] = find_head_dim(header, kind, hidden, heads);
   config["vocab_size"] = vocabulary;
   config["max_position_embeddings"] = size("context_length", kMaxPosition);

@@ -161,7 +161,8 @@ ReadableGguf open_gguf(const fs::path& file) {
                                                : "layer_norm_eps",
       .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "embedding_multiplier",
                    "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping",
-                   "logit_scale", "rope_parameters", "use_qkv_bias", "use_bias", "attention_out_bias"}};
+                   "logit_scale", "rope_parameters", "use_qkv_bias", "use_bias", "attention_out_bias", "use_qk_norm",
+                   "qk_layernorm", "use_parallel_residual"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {
@@ -185,7 +186,9 @@ ReadableGguf open_gguf(const fs::path& file) {
                          .own_head = !config.tie_word_embeddings,
                          .qkv_biases = parsed.value("attention_bias", false) || parsed.value("use_qkv_bias", false),
                          .o_bias = kind.may_have_biases && parsed.value("attention_bias", false),
-                         .mlp_biases = kind.may_have_biases && parsed.value("mlp_bias", false)});
+                         .mlp_biases = kind.may_have_biases && parsed.value("mlp_bias", false),
+                         .head_gains = parsed.value("use_qk_norm", false) || parsed.value("qk_layernorm", false),
+                         .parallel = parsed.value("use_parallel_residual", false)});
   check_tensors(header, kind, names);
   return {std::move(header), std::move(in), std::move(json), std::move(names)};
 }
@@ -197,7 +200,13 @@ void check_gguf(const fs::path& file) { gguf_tokenizer(open_gguf(file).header); 
 std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, Existing existing) {
   const auto [header, in, json, names] = open_gguf(file);
   std::vector<SafetensorsTensor> tensors;
-  for (const GgufTensorName& name : names) tensors.push_back({name.hugging_face, DType::BF16, name.shape});
+  std::vector<size_t> first;  // of each name's tensors, which lie one after the other
+  for (const GgufTensorName& name : names) {
+    first.push_back(tensors.size());
+    if (!name.in_vectors()) tensors.push_back({name.hugging_face, DType::BF16, name.shape});
+    for (int64_t row = 0; name.in_vectors() && row < name.shape.rows(); ++row)
+      tensors.push_back({name.vector_name(row), DType::BF16, {name.shape.cols()}});
+  }
   const SafetensorsLayout layout = layout_safetensors(tensors);
 
   require_room_in_memory(out, layout.file_bytes);
@@ -211,7 +220,7 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
   weights.write(0, std::as_bytes(std::span(layout.header)));
   for (size_t i = 0; i < names.size(); ++i) {
     const GgufTensor& tensor = *header.find(names[i].gguf);
-    Converter(in[tensor.file], tensor, names[i]).convert(weights, layout.offset[i]);
+    Converter(in[tensor.file], tensor, names[i]).convert(weights, layout.offset[first[i]]);
   }
   weights.sync();
   pending.publish();

@@ -345,7 +345,7 @@ std::optional<GgufFileType> gguf_file_type(std::string_view word) {
 }
 
 GgufType gguf_tensor_type(GgufFileType file, const GgufTensorName& tensor, const GgufSizes& sizes) {
-  if (tensor.shape.rank < 2) return GgufType::F32;
+  if (tensor.shape.rank < 2 || tensor.gguf.ends_with("_norm.weight")) return GgufType::F32;
   const auto whole = [&](GgufType type) {
     return static_cast<uint64_t>(tensor.shape.cols()) % block_values(type) == 0;
   };

@@ -46,6 +46,14 @@ void add_head_norms(ModelSpec& model, const HfConfig& config) {
   }
 }
 
+void add_own_head_norms(ModelSpec& model, const HfConfig& config, const std::string& query, const std::string& key) {
+  for (LayerSpec& layer : model.layers) {
+    layer.query_norm = {query, config.rms_norm_eps, false, NormKind::Layer};
+    layer.key_norm = {key, config.rms_norm_eps, false, NormKind::Layer};
+    layer.own_head_gains = true;
+  }
+}
+
 void leave_out_gates(ModelSpec& model) {
   for (LayerSpec& layer : model.layers) {
     layer.gated = false;
@@ -93,13 +101,20 @@ void become_glm(ModelSpec& model, const JsonObject& json) {
   }
 }
 
+void become_parallel(ModelSpec& model) {
+  for (LayerSpec& layer : model.layers) {
+    layer.parallel = true;
+    layer.mlp_norm = {};
+  }
+}
+
 void become_cohere(ModelSpec& model, const JsonObject& json) {
   become_layer_normed(model, false, false);
+  become_parallel(model);
   model.logits_factor = json.number("logit_scale", 1e-6, 1e6, 0.0625);
   const bool bias = json.boolean("attention_bias", false);
   for (LayerSpec& layer : model.layers) {
-    layer.parallel = layer.rope_interleaved = true;
-    layer.mlp_norm = {};
+    layer.rope_interleaved = true;
     layer.qkv.bias = layer.o.bias = bias;
   }
 }

@@ -31,6 +31,10 @@ void add_biases(ModelSpec& model, const JsonObject& json);
 // Norms each head of queries and keys by itself, under the names that most files have.
 void add_head_norms(ModelSpec& model, const HfConfig& config);
 
+// Norms each head of queries and keys by a LayerNorm with a gain of its own and without a bias, under these names
+// (NormSpec::weight).
+void add_own_head_norms(ModelSpec& model, const HfConfig& config, const std::string& query, const std::string& key);
+
 // Takes the gate from every layer's MLP: down(activation(up(x))).
 void leave_out_gates(ModelSpec& model);
 
@@ -48,6 +52,9 @@ void become_olmo2(ModelSpec& model, const HfConfig& config, const JsonObject& js
 // Makes a GLM-4 of the model: gate and up are one linear in the files, neighbours turn, and q, k and v have biases
 // unless `attention_bias` is false.
 void become_glm(ModelSpec& model, const JsonObject& json);
+
+// Has the MLP read what attention reads, instead of a norm of its own of what attention has added to.
+void become_parallel(ModelSpec& model);
 
 // Makes a Cohere of the model: attention and the MLP read one LayerNorm without a bias, neighbours turn, `logit_scale`
 // is times the logits, and `attention_bias` puts biases on q, k, v and o.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace snug {
 namespace {
@@ -79,12 +80,48 @@ class HeadNormsNode : public Node {
   std::array<Half, 2> halves_;  // queries and keys
 };
 
+// Returns whether any parameter of the gain is trained.
+bool trains_gain(const Builder& b, const Norm& norm) {
+  for (ParamId id = norm.gain; id < norm.gain + norm.count; id++)
+    if (b.trainable(id)) return true;
+  return false;
+}
+
+// Returns the gain: a vector, or a row for each head.
+Operand gain_of(Builder& b, const Norm& norm) {
+  const Operand gain = read(b.placement().weight(norm.gain, norm.count));
+  return norm.gains == 1 ? gain : in_rows(gain, norm.gains);
+}
+
+// Gives the gain its gradient by an op that writes all of it. Where some heads' gains are trained and others are not,
+// the trained ones are copied out of it.
+void write_gain_gradient(Builder& b, const Norm& norm, const std::function<void(const Operand& written)>& op) {
+  const auto trained = [&](int i) { return b.trainable(norm.gain + i); };
+  int first = 0, end = 0;
+  const auto next_run = [&] {
+    for (first = end; first < norm.count && !trained(first);) first++;
+    for (end = first; end < norm.count && trained(end);) end++;
+    return first < norm.count;
+  };
+  next_run();
+  if (first == 0 && end == norm.count) return b.write_gradient(norm.gain, norm.count, op);
+  const int64_t width = b.table()[norm.gain].shape.count();
+  const Operand whole =
+      b.emitter().tensor(b.table()[norm.gain].name + ".gradients", b.compute(), {norm.count * width}, Role::Gradient);
+  op(whole);
+  do {
+    b.write_gradient(norm.gain + first, end - first, [&](const Operand& written) {
+      b.emitter().op("gradient", Copy{}, {read(elements(whole, first * width, end * width)), write(flat(written))});
+    });
+  } while (next_run());
+}
+
 }  // namespace
 
 std::pair<View, View> Builder::head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm) {
   const int64_t rows = shape(q.value).rows(), queries = q.end - q.begin, keys = k.end - k.begin;
   const auto count = [&](const Norm& norm, int64_t columns) {
-    return rows * columns / table_[norm.gain].shape.count();
+    return rows * columns * norm.gains / (table_[norm.gain].shape.count() * norm.count);
   };
   constexpr ActivationClass tiny = ActivationClass::Tiny;
   const Value normed = record(std::make_unique<HeadNormsNode>(q, q_norm, k, k_norm), {q.value, k.value},
@@ -110,7 +147,7 @@ Value Builder::joined_norm(Value x, const Norm& norm, int64_t count) {
 }
 
 bool trains(const Builder& b, const Norm& norm) {
-  return b.trainable(norm.gain) || (norm.bias != kNoParam && b.trainable(norm.bias));
+  return trains_gain(b, norm) || (norm.bias != kNoParam && b.trainable(norm.bias));
 }
 
 Shape moments_shape(const Norm& norm, int64_t rows) {
@@ -120,7 +157,7 @@ Shape moments_shape(const Norm& norm, int64_t rows) {
 void norm_forward(Builder& b, std::string_view what, const Norm& norm, const Operand& x, const Operand& y,
                   const Operand& moments) {
   const auto epsilon = static_cast<float>(norm.epsilon);
-  const Operand gain = read(b.placement().weight(norm.gain, 1));
+  const Operand gain = gain_of(b, norm);
   if (norm.kind == NormKind::Rms)
     return static_cast<void>(
         b.emitter().op(what, RmsNorm{epsilon, norm.plus_one}, {read(x), gain, write(y), write(moments)}));
@@ -134,8 +171,8 @@ void norm_forward(Builder& b, std::string_view what, const Norm& norm, const Ope
 void norm_backward(Builder& b, NormBackward attributes, const Norm& norm, const Operand& dy, const Operand& x,
                    const Operand& moments, const Operand& dx) {
   const bool rms = norm.kind == NormKind::Rms, biased = norm.bias != kNoParam;
-  const bool gain = b.trainable(norm.gain), bias = biased && b.trainable(norm.bias);
-  std::vector<Operand> operands{dy, read(x), read(b.placement().weight(norm.gain, 1))};
+  const bool gain = trains_gain(b, norm), bias = biased && b.trainable(norm.bias);
+  std::vector<Operand> operands{dy, read(x), gain_of(b, norm)};
   const bool bias_read = biased && attributes.restore;
   if (bias_read) operands.push_back(read(b.placement().weight(norm.bias, 1)));
   operands.insert(operands.end(), {read(moments), dx});
@@ -156,7 +193,7 @@ void norm_backward(Builder& b, NormBackward attributes, const Norm& norm, const 
     });
   };
   if (!gain) return with_bias();
-  b.write_gradient(norm.gain, 1, [&](const Operand& dgain) {
+  write_gain_gradient(b, norm, [&](const Operand& dgain) {
     operands.push_back(write(dgain));
     with_bias();
   });

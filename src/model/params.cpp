@@ -81,11 +81,37 @@ class TableBuilder {
   // Adds the norm's parameter; a spec without a weight has no norm.
   Norm norm(const std::string& prefix, const NormSpec& spec, int64_t elements) {
     if (spec.weight.empty()) return {};
-    const ParamId gain = add(prefix + spec.weight, {elements}, false, false);
-    table_.params.back().initial = spec.plus_one ? 0.0f : 1.0f;
+    const ParamId gain = add_gain(prefix + spec.weight, {elements}, spec, false);
     check(spec.bias.empty() || spec.kind == NormKind::Layer, "'{}' is the bias of an RMSNorm", spec.bias);
     const ParamId bias = spec.bias.empty() ? kNoParam : add(prefix + spec.bias, {elements}, false, false);
     return {gain, spec.epsilon, spec.plus_one, spec.kind, bias};
+  }
+
+  ParamId add_gain(const std::string& name, const Shape& shape, const NormSpec& spec, bool joined) {
+    const ParamId gain = add(name, shape, false, joined);
+    table_.params.back().initial = spec.plus_one ? 0.0f : 1.0f;
+    return gain;
+  }
+
+  // Adds the parameters of a norm of so many heads: one gain, or a row of it for each head, all in one tensor or each
+  // in one of its own.
+  Norm head_norm(const std::string& prefix, const NormSpec& spec, const LayerSpec& layer, int64_t heads) {
+    const int64_t dim = layer.heads.dim;
+    if (spec.weight.empty() || !layer.own_head_gains)
+      return norm(prefix, spec, layer.joint_head_norms ? heads * dim : dim);
+    check(spec.kind == NormKind::Layer && spec.bias.empty() && !layer.joint_head_norms,
+          "'{}' has a gain for each head, expected a LayerNorm of heads without a bias", spec.weight);
+    Norm norm{.epsilon = spec.epsilon, .plus_one = spec.plus_one, .kind = spec.kind, .gains = heads};
+    if (spec.weight.find("{}") == std::string::npos) {
+      norm.gain = add_gain(prefix + spec.weight, {heads, dim}, spec, false);
+      return norm;
+    }
+    norm.count = static_cast<int>(heads);
+    for (int64_t head = 0; head < heads; head++) {
+      const ParamId gain = add_gain(prefix + fmt::format(fmt::runtime(spec.weight), head), {dim}, spec, head > 0);
+      if (head == 0) norm.gain = gain;
+    }
+    return norm;
   }
 
   LayerParams layer_of(size_t number) {
@@ -97,9 +123,8 @@ class TableBuilder {
     layer.group = group();
     layer.attention_norm = norm(prefix, spec.attention_norm, width);
     layer.qkv = linear(prefix, "qkv", spec.qkv);
-    const bool joint = spec.joint_head_norms;
-    layer.query_norm = norm(prefix, spec.query_norm, joint ? spec.heads.query_columns() : spec.heads.dim);
-    layer.key_norm = norm(prefix, spec.key_norm, joint ? spec.heads.key_columns() : spec.heads.dim);
+    layer.query_norm = head_norm(prefix, spec.query_norm, spec, spec.heads.heads);
+    layer.key_norm = head_norm(prefix, spec.key_norm, spec, spec.heads.kv_heads);
     layer.o = linear(prefix, "o", spec.o);
     layer.attention_post_norm = norm(prefix, spec.attention_post_norm, width);
     layer.mlp_norm = norm(prefix, spec.mlp_norm, width);

@@ -89,11 +89,13 @@ struct Linear {
 };
 
 struct Norm {
-  ParamId gain = kNoParam;
+  ParamId gain = kNoParam;  // the first of `count` joined parameters
   double epsilon = 0;
   bool plus_one = false;
   NormKind kind = NormKind::Rms;
   ParamId bias = kNoParam;
+  int64_t gains = 1;  // rows of the gain: where heads have gains of their own, one for each
+  int count = 1;
 };
 
 // Names a layer's parameters; its LayerSpec says the rest.

@@ -20,7 +20,9 @@ inline std::string_view name(NormKind kind) { return kind == NormKind::Rms ? "rm
 
 // Describes a norm. Names of tensors are those of the model's files; within a layer they follow the layer's prefix.
 struct NormSpec {
-  std::string weight;  // "input_layernorm.weight"
+  // "input_layernorm.weight"; where heads have gains of their own, {} may stand for the number of a head, each of which
+  // then has a tensor: "self_attn.q_layernorm.norms.{}.weight".
+  std::string weight;
   double epsilon = 0;
   bool plus_one = false;  // the gain is 1 + the weight
   NormKind kind = NormKind::Rms;
@@ -64,6 +66,7 @@ struct LayerSpec {
   bool local_rope = false;                          // whether the rotary embedding is the model's local one
   bool gated = true;                                // whether the MLP has a gate: gate_up is gate and up, else up alone
   bool joint_head_norms = false;            // whether query_norm and key_norm take all heads as one row, not each
+  bool own_head_gains = false;              //   or each with a gain of its own
   bool rope_before_norms = false;           // whether query_norm and key_norm stand behind the rotary embedding
   bool parallel = false;                    // whether the MLP reads what attention reads; it has no norm of its own
   Documents documents = Documents::Tokens;  // within which attention is; of images it is bidirectional

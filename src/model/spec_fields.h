@@ -66,7 +66,8 @@ template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
          attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
-         gated, joint_head_norms, rope_before_norms, parallel, documents, joined_rows, queries, query] = layer;
+         gated, joint_head_norms, own_head_gains, rope_before_norms, parallel, documents, joined_rows, queries, query] =
+      layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -88,6 +89,7 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("local_rope", local_rope);
   visit("gated", gated);
   visit("joint_head_norms", joint_head_norms);
+  visit("own_head_gains", own_head_gains);
   visit("rope_before_norms", rope_before_norms);
   visit("parallel", parallel);
   visit("documents", documents);

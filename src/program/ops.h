@@ -208,7 +208,7 @@ struct RmsNormBackward {
 // LayerNorm (Ba et al., arXiv:1607.06450): y = gain z + bias, z = (x - mean(x)) rstd, rstd = 1 / sqrt(mean((x -
 // mean(x))^2) + epsilon). `plus_one` is RmsNorm's.
 // x r [T, n], gain r [n], bias r [n] ? bias, y w [T, n], moments w [2, T] fp32: the means, then rstd. Or by heads, as
-// RmsNorm: moments [2, T k].
+// RmsNorm: moments [2, T k]; then gain and bias may be [k, n], a row for each head.
 struct LayerNorm {
   float epsilon = 0;
   bool plus_one = false, bias = false;
@@ -217,7 +217,8 @@ struct LayerNorm {
 // Gradient of LayerNorm: dx = (accumulate ? dx : 0) + rstd (gain dy - mean(gain dy) - z mean(gain dy z)); dgain = sum
 // over rows of dy z; dbias = sum over rows of dy. With `restore` dy becomes y, as LayerNorm gave it, for which alone
 // the bias is read. dy r|rw [T, n], x r [T, n], gain r [n], bias r [n] ? bias, moments r [2, T] fp32, dx rw|w [T, n],
-// dgain w [n] ? gain_gradient, dbias w [n] ? bias_gradient. A norm of heads restores nothing.
+// dgain w [n] ? gain_gradient, dbias w [n] ? bias_gradient. A norm of heads restores nothing; where the gain is [k, n],
+// so are bias, dgain and dbias.
 struct LayerNormBackward {
   bool accumulate = false, gain_gradient = false, bias_gradient = false, restore = false, plus_one = false,
        bias = false;

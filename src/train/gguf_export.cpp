@@ -12,6 +12,7 @@
 #include "format/gguf_writer.h"
 #include "format/safetensors.h"
 #include "model/model_config.h"
+#include "model/multimodal.h"
 #include "plan/spec/adapter_files.h"
 #include "train/gguf_sizes.h"
 #include "train/tensor_rows.h"
@@ -32,8 +33,35 @@ void refuse_values(std::span<const float> values, GgufType type, const std::stri
   }
 }
 
+// Reads rows of one of the file's tensors where the model's files have them.
+class ModelRows {
+ public:
+  ModelRows(const SafetensorsIndex& index, const GgufTensorName& name) : first_(name.first_row) {
+    const int64_t columns = name.shape.cols();
+    if (!name.in_vectors())
+      tensors_.emplace_back(index, index.require(name.hugging_face, name.stored_shape(), "config.json"), columns);
+    for (int64_t row = 0; name.in_vectors() && row < name.shape.rows(); ++row)
+      vectors_.emplace_back(index, index.require(name.vector_name(row), {columns}, "config.json"), columns);
+  }
+
+  // Returns rows [first, first + count) in fp32.
+  std::vector<float> read(int64_t first, int64_t count) const {
+    if (vectors_.empty()) return tensors_[0].read(first_ + first, count);
+    std::vector<float> rows;
+    for (int64_t row = first; row < first + count; ++row) {
+      const std::vector<float> values = vectors_[static_cast<size_t>(row)].read(0, 1);
+      rows.insert(rows.end(), values.begin(), values.end());
+    }
+    return rows;
+  }
+
+ private:
+  int64_t first_;
+  std::vector<TensorRows> tensors_, vectors_;  // one tensor, or a vector a row
+};
+
 // Writes one tensor at `offset`. Rows of heads are interleaved within the head, so a chunk holds whole heads.
-void write_tensor(const TensorRows& source, const GgufTensorName& tensor, GgufType type, File& out, uint64_t offset,
+void write_tensor(const ModelRows& source, const GgufTensorName& tensor, GgufType type, File& out, uint64_t offset,
                   const Heartbeat& heartbeat) {
   const bool matrix = tensor.shape.rank > 1;
   const int64_t rows = tensor.shape.rows(), columns = tensor.shape.cols();
@@ -63,18 +91,44 @@ void write_tensor(const TensorRows& source, const GgufTensorName& tensor, GgufTy
   }
 }
 
-// Returns whether a tensor holds nothing of the model: what the model computes itself, or a copy of the embedding.
-bool is_left_out(std::string_view tensor, bool tied) {
-  return tensor.ends_with("rotary_emb.inv_freq") || (tied && tensor == "lm_head.weight");
+// Gives names, and that of the head, the spelling that the files of a model of texts and images have.
+void spell_as_files_do(const SafetensorsIndex& index, std::vector<GgufTensorName>& names, std::string& head) {
+  const std::string embedding = names[0].hugging_face;
+  if (!is_multimodal(embedding) || index.find(embedding)) return;
+  for (const FileSpelling& spelt : file_spellings()) {
+    if (!index.find(spelt(embedding))) continue;
+    for (GgufTensorName& name : names) name.hugging_face = spelt(name.hugging_face);
+    head = spelt(head);
+    return;
+  }
 }
 
-void refuse_other_tensors(const SafetensorsIndex& index, const std::vector<GgufTensorName>& names, bool tied) {
-  std::set<std::string_view> known;
-  for (const GgufTensorName& tensor : names) known.insert(tensor.hugging_face);
-  for (const SafetensorsEntry& entry : index.entries())
-    if (!known.contains(entry.name) && !is_left_out(entry.name, tied))
+// Returns whether a tensor holds nothing of the model: what the model computes itself, or a copy of the embedding.
+bool is_left_out(std::string_view tensor, bool tied, std::string_view head) {
+  return tensor.ends_with("rotary_emb.inv_freq") || (tied && tensor == head);
+}
+
+// Refuses tensors that would change what the model computes. Returns a line about those that a model of texts and
+// images has beside its text model; empty if there are none.
+std::string refuse_other_tensors(const SafetensorsIndex& index, const std::vector<GgufTensorName>& names, bool tied,
+                                 std::string_view head, bool multimodal) {
+  std::set<std::string> known;
+  for (const GgufTensorName& tensor : names) {
+    if (!tensor.in_vectors()) known.insert(tensor.hugging_face);
+    for (int64_t row = 0; tensor.in_vectors() && row < tensor.shape.rows(); ++row)
+      known.insert(tensor.vector_name(row));
+  }
+  std::vector<std::string> others;
+  for (const SafetensorsEntry& entry : index.entries()) {
+    if (known.contains(entry.name) || is_left_out(entry.name, tied, head)) continue;
+    if (!multimodal || is_of_text_model(entry.name))
       user_error("{}: found tensor '{}', which has no place in a GGUF file of this family",
                  index.files()[entry.file].string(), entry.name);
+    others.push_back(entry.name);
+  }
+  if (others.empty()) return "";
+  return fmt::format("the text model alone is written; left out, as llama.cpp has them in a file of their own: '{}'{}",
+                     others[0], others.size() > 1 ? fmt::format(" and {} more", others.size() - 1) : "");
 }
 
 void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& sizes, GgufFileType type,
@@ -112,6 +166,9 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
   }
   if (const int64_t window = spec.layers[0].window)
     writer.add_u32(key("attention.sliding_window"), static_cast<uint64_t>(window));
+  if (spec.rope.query_growth != 0) writer.add_f32(key("attention.temperature_scale"), spec.rope.query_growth);
+  if (const double weight = gguf_yarn_log_multiplier(spec.rope); weight != 0)
+    writer.add_f32(key("rope.scaling.yarn_log_multiplier"), weight);
   if (kind == "gemma2") {
     writer.add_f32(key("attn_logit_softcapping"), spec.layers[0].attention_cap);
     writer.add_f32(key("final_logit_softcapping"), spec.logits_cap);
@@ -140,6 +197,7 @@ struct LoraPair {
   const SafetensorsEntry *a, *b;
   Shape a_shape() const { return {target.rank, linear.shape.cols()}; }
   Shape b_shape() const { return {linear.shape.rows(), target.rank}; }
+  Shape stored_b_shape() const { return {linear.stored_shape().rows(), target.rank}; }
 };
 
 // Returns the adapters in the order of the model's tensors.
@@ -160,7 +218,7 @@ std::vector<LoraPair> lora_pairs(const AdapterFiles& files, const GgufSizes& siz
                  files.index.files()[0].string(), (a == files.tensors.end() ? b : a)->second, kPeftConfigFile);
     LoraPair pair{.linear = tensor, .target = *target, .a = nullptr, .b = nullptr};
     pair.a = &files.index.require(a->second, pair.a_shape(), reason);
-    pair.b = &files.index.require(b->second, pair.b_shape(), reason);
+    pair.b = &files.index.require(b->second, pair.stored_b_shape(), reason);
     pairs.push_back(std::move(pair));
     used.insert({a->first, b->first});
   }
@@ -183,7 +241,7 @@ std::vector<LoraPair> lora_pairs(const AdapterFiles& files, const GgufSizes& siz
 std::vector<float> scaled_rows(const TensorRows& b, const LoraPair& pair, double alpha) {
   const double factor = pair.target.scale * static_cast<double>(pair.target.rank) / alpha;
   const int64_t rows = pair.linear.shape.rows(), rank = pair.target.rank;
-  const std::vector<float> values = b.read(0, rows);
+  const std::vector<float> values = b.read(pair.linear.first_row, rows);
   std::vector<float> stored(values.size());
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < rank; ++i)
@@ -199,9 +257,12 @@ std::vector<std::string> export_gguf_model(const fs::path& model, const fs::path
                                            const Heartbeat& heartbeat) {
   const ModelConfig config = read_model_config(files);
   const GgufSizes sizes = gguf_sizes(config, files);
-  const std::vector<GgufTensorName> names = gguf_tensor_names(sizes);
+  std::vector<GgufTensorName> names = gguf_tensor_names(sizes);
   const auto index = SafetensorsIndex::open_model(model);
-  refuse_other_tensors(index, names, config.spec.tied);
+  std::string head = sizes.head;
+  spell_as_files_do(index, names, head);
+  const std::string left_out =
+      refuse_other_tensors(index, names, config.spec.tied, head, is_multimodal(config.spec.embedding));
   GgufWriter writer;
   add_metadata(writer, config.spec, sizes, file_type, title);
   std::vector<std::string> notes = add_gguf_tokenizer(writer, files, sizes.vocabulary, config.end_tokens);
@@ -217,12 +278,12 @@ std::vector<std::string> export_gguf_model(const fs::path& model, const fs::path
   out.allocate(layout.file_bytes, heartbeat);
   out.write(0, std::as_bytes(std::span(layout.header)));
   for (size_t i = 0; i < names.size(); ++i) {
-    const SafetensorsEntry& entry = index.require(names[i].hugging_face, names[i].shape, "config.json");
-    write_tensor(TensorRows(index, entry, names[i].shape.cols()), names[i], types[i], out, layout.offset[i], heartbeat);
+    write_tensor(ModelRows(index, names[i]), names[i], types[i], out, layout.offset[i], heartbeat);
   }
   if (!factors.empty()) out.write(layout.offset.back(), std::as_bytes(std::span(factors)));
   out.sync();
   notes.insert(notes.begin(), types_note(types));
+  if (!left_out.empty()) notes.push_back(left_out);
   const std::string_view kind = sizes.architecture->name;
   if (config.spec.layers[0].window != 0 && (kind == "llama" || kind == "phi3"))
     notes.push_back(fmt::format("llama.cpp attends to all tokens, the model to the last {}: longer texts differ",

@@ -12,11 +12,18 @@ namespace {
 bool has_default_factor(const RopeParameters& yarn) {
   return yarn.truncate && std::abs(yarn.attention_factor - yarn_attention_factor(yarn.factor)) < 1e-6;
 }
+// Returns whether it is 1, as Ministral 3's is, for which mistral3 has a key.
+bool has_unit_factor(const RopeParameters& yarn, const GgufArchitecture& kind) {
+  return kind.name == "mistral3" && yarn.truncate && std::abs(yarn.attention_factor - 1) < 1e-6;
+}
 
 void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const std::string& source) {
   const bool known = rope.type == RopeType::Default || rope.type == RopeType::Linear ||
                      (rope.type == RopeType::Llama3 && kind.has_rope_factors) ||
-                     (rope.type == RopeType::Yarn && has_default_factor(rope));
+                     (rope.type == RopeType::Yarn && (has_default_factor(rope) || has_unit_factor(rope, kind)));
+  if (rope.query_growth != 0 && rope.type != RopeType::Yarn)
+    user_error("{}: found queries that grow with rope scaling of type {}, expected yarn in GGUF's {}", source,
+               name(rope.type), kind.name);
   if (rope.type == RopeType::LongRope)
     user_error(
         "{}: found rope scaling of type longrope, which is not written to GGUF files yet; llama.cpp's converter does",
@@ -82,6 +89,9 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   if (kind->name == "exaone4" && windows && std::ssize(spec.layers) != kGgufExaoneLayersWithWindows)
     user_error("{}: found {} layers, some with a window, expected {} of these in GGUF's exaone4", source,
                spec.layers.size(), kGgufExaoneLayersWithWindows);
+  if (kind->name == "command-r" && first.own_head_gains != (std::ssize(spec.layers) >= kGgufCommandRLayersWithNorms))
+    user_error("{}: found {} layers {} norms of heads, expected these from {} layers on in GGUF's command-r", source,
+               spec.layers.size(), first.own_head_gains ? "with" : "without", kGgufCommandRLayersWithNorms);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const auto refuse = [&](std::string_view what) {
@@ -112,7 +122,16 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
           .own_head = !spec.tied,
           .qkv_biases = first.qkv.bias,
           .o_bias = first.o.bias,
-          .mlp_biases = first.gate_up.bias};
+          .mlp_biases = first.gate_up.bias,
+          .head_gains = first.own_head_gains,
+          .parallel = first.parallel,
+          .shared_mlp = first.down.parts[0].module.starts_with("shared_mlp."),
+          .prefix = spec.embedding.substr(0, spec.embedding.rfind("embed_tokens")),
+          .head = spec.head};
+}
+
+double gguf_yarn_log_multiplier(const RopeParameters& rope) {
+  return rope.type == RopeType::Yarn && !has_default_factor(rope) ? 1 : 0;
 }
 
 std::vector<float> gguf_rope_factors(const ModelSpec& spec) {

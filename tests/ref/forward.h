@@ -71,7 +71,7 @@ Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& weight, double epsi
 }
 
 // y = gain (x - mean) / sqrt(mean((x - mean)^2) + epsilon) + bias, row by row, where gain is the weight and `more`;
-// moments, if given, takes the means, then the factors.
+// moments, if given, takes the means, then the factors. Rows take the rows of a longer weight and bias in turn.
 template <class S>
 Matrix<S> layer_norm(const Matrix<S>& x, const std::vector<S>& weight, const std::vector<S>& bias, double epsilon,
                      double more = 0, std::vector<S>* moments = nullptr) {
@@ -84,22 +84,14 @@ Matrix<S> layer_norm(const Matrix<S>& x, const std::vector<S>& weight, const std
     const S mean = sum / count;
     for (int64_t i = 0; i < x.cols; i++) squares += (x(t, i) - mean) * (x(t, i) - mean);
     const S r = S(1) / std::sqrt(squares / count + S(epsilon));
+    const int64_t own = t * x.cols % std::ssize(weight);
     for (int64_t i = 0; i < x.cols; i++)
-      y(t, i) = (at(weight, i) + more) * ((x(t, i) - mean) * r) + (bias.empty() ? S(0) : at(bias, i));
+      y(t, i) = (at(weight, own + i) + more) * ((x(t, i) - mean) * r) + (bias.empty() ? S(0) : at(bias, own + i));
     if (moments) moments->push_back(mean);
     factors.push_back(r);
   }
   if (moments) moments->insert(moments->end(), factors.begin(), factors.end());
   return y;
-}
-
-// Every gain.size() values of a row by themselves.
-template <class S>
-Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, double more) {
-  Matrix<S> heads(x.rows * x.cols / std::ssize(gain), std::ssize(gain));
-  heads.data = std::move(x.data);
-  x.data = rms_norm(heads, gain, epsilon, more).data;
-  return x;
 }
 
 // The normal distribution. Its derivative is known, so that a complex step needs no erf of complex numbers.
@@ -260,7 +252,7 @@ struct Block {
   Linear<S> gate, up, down;                               // hidden to F, F to hidden
   int64_t window = 0;                                     // of attention
   bool rope = true;                                       // of queries and keys
-  std::vector<S> query_norm{}, key_norm{};                // of each of their heads, of all as one row, or none
+  std::vector<S> query_norm{}, key_norm{};                // of each head, of each its own, of all as one row, or none
   double scale = 0;                                       // of scores; 0: 1 / sqrt(dim)
   double cap = 0;                                         // of scores; 0: none
   double residual_multiplier = 1;                         // of what is added to the residual stream
@@ -349,6 +341,16 @@ Matrix<S> normed(const Decoder<S>& model, const Matrix<S>& x, const std::vector<
                           : rms_norm(x, weight, model.epsilon, model.more);
 }
 
+// Norms every gain.size() values of a row by themselves; LayerNorms have a gain for each head.
+template <class S>
+Matrix<S> norm_heads(const Decoder<S>& model, Matrix<S> x, const std::vector<S>& gain) {
+  const int64_t n = model.layer_norm ? model.heads.dim : std::ssize(gain);
+  Matrix<S> heads(x.rows * x.cols / n, n);
+  heads.data = std::move(x.data);
+  x.data = normed(model, heads, gain, {}).data;
+  return x;
+}
+
 // x [T, hidden] through one block.
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
@@ -365,9 +367,8 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
   if (block.rope_before_norms) rotate();
   if (!block.query_norm.empty()) {
     const int64_t q = model.heads.query_columns(), k = q + model.heads.key_columns();
-    qkv = beside({norm_heads(columns_of(qkv, 0, q), block.query_norm, model.epsilon, model.more),
-                  norm_heads(columns_of(qkv, q, k), block.key_norm, model.epsilon, model.more),
-                  columns_of(qkv, k, qkv.cols)});
+    qkv = beside({norm_heads(model, columns_of(qkv, 0, q), block.query_norm),
+                  norm_heads(model, columns_of(qkv, q, k), block.key_norm), columns_of(qkv, k, qkv.cols)});
   }
   if (!block.rope_before_norms) rotate();
   const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));

@@ -83,6 +83,15 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
     const int64_t q = layer.heads.query_columns(), k = q + layer.heads.key_columns(), v = k + layer.heads.key_columns();
     const int64_t ffn = layer.down.in;
     const auto norm = [&](const NormSpec& of) { return of.weight.empty() ? std::vector<S>() : vector(at + of.weight); };
+    const auto head_norm = [&](const NormSpec& of, int64_t heads) {
+      if (of.weight.find("{}") == std::string::npos) return norm(of);
+      std::vector<S> gains;
+      for (int64_t head = 0; head < heads; head++) {
+        const std::vector<S> one = vector(at + fmt::format(fmt::runtime(of.weight), head));
+        gains.insert(gains.end(), one.begin(), one.end());
+      }
+      return gains;
+    };
     const auto bias = [&](const NormSpec& of) { return of.bias.empty() ? std::vector<S>() : vector(at + of.bias); };
     model.blocks.push_back({norm(layer.attention_norm),
                             norm(layer.mlp_norm),
@@ -95,8 +104,8 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             linear(layer.down.parts[0].module),
                             layer.window,
                             layer.rope,
-                            norm(layer.query_norm),
-                            norm(layer.key_norm),
+                            head_norm(layer.query_norm, layer.heads.heads),
+                            head_norm(layer.key_norm, layer.heads.kv_heads),
                             layer.attention_scale,
                             layer.attention_cap,
                             layer.residual_multiplier,

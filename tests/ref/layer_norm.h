@@ -28,18 +28,19 @@ inline void layer_norm_backward(const LayerNormBackward& op, std::vector<Tensor>
     if (sum) std::ranges::fill(sum->values, 0.0);
   for (int64_t t = 0; t < x.rows(); t++) {
     const double mean = moments[t], rstd = moments[x.rows() + t];
+    const int64_t own = t * n % gain.shape.count();  // where the row of the gain begins
     const auto z = [&](int64_t i) { return (x(t, i) - mean) * rstd; };
     double total = 0, along = 0;
     for (int64_t i = 0; i < n; i++) {
-      total += gain[i] * dy(t, i) / static_cast<double>(n);
-      along += gain[i] * dy(t, i) * z(i) / static_cast<double>(n);
+      total += gain[own + i] * dy(t, i) / static_cast<double>(n);
+      along += gain[own + i] * dy(t, i) * z(i) / static_cast<double>(n);
     }
     for (int64_t i = 0; i < n; i++) {
-      dx(t, i) = (op.accumulate ? dx(t, i) : 0) + rstd * (gain[i] * dy(t, i) - total - z(i) * along);
-      if (dgain) (*dgain)[i] += dy(t, i) * z(i);
-      if (dbias) (*dbias)[i] += dy(t, i);
+      dx(t, i) = (op.accumulate ? dx(t, i) : 0) + rstd * (gain[own + i] * dy(t, i) - total - z(i) * along);
+      if (dgain) (*dgain)[own + i] += dy(t, i) * z(i);
+      if (dbias) (*dbias)[own + i] += dy(t, i);
     }
-    for (int64_t i = 0; op.restore && i < n; i++) dy(t, i) = gain[i] * z(i) + (op.bias ? o[3][i] : 0);
+    for (int64_t i = 0; op.restore && i < n; i++) dy(t, i) = gain[own + i] * z(i) + (op.bias ? o[3][own + i] : 0);
   }
   o[0].values = dy.values;
   o[first + 1].values = dx.values;

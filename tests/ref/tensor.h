@@ -30,7 +30,7 @@ struct Tensor {
 
 // A row a head of a norm's operand: as many columns as its gain has.
 inline Tensor by_heads(const Tensor& x, const Tensor& gain) {
-  const int64_t n = gain.shape.count();
+  const int64_t n = gain.shape.cols();
   return {x.dtype, {x.shape.count() / n, n}, x.values};
 }
 

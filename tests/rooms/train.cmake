@@ -23,6 +23,7 @@ snug_test(sft_test ROOMS train)
 snug_test(lion_test ROOMS train)
 snug_test(fingerprint_test ROOMS train)
 snug_test(gguf_export_test ROOMS train)
+snug_test(gguf_wholes_test ROOMS train)
 snug_test(smollm2_test ROOMS cli)
 target_compile_definitions(smollm2_test PRIVATE
   SNUG_DEMO_GGUF="${PROJECT_SOURCE_DIR}/build/demo/SmolLM2-135M-Instruct.Q4_1.gguf")

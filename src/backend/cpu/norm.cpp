@@ -17,6 +17,7 @@ struct Gain {
   const G* weight;
   float more;
   float operator[](int64_t i) const { return to_float(weight[i]) + more; }
+  Gain from(int64_t first) const { return {weight + first, more}; }
 };
 
 template <class T, class G>
@@ -171,24 +172,25 @@ Launch bind_layer_norm(const LayerNorm& norm, Operands operands) {
   const auto of = layer_norm_operands(norm, operands);
   operands.done();
   const TensorView x = of.x, gain = of.gain, bias = of.bias, y = of.y;
-  const int64_t rows = of.size.rows, n = of.size.cols, heads = of.size.heads;
+  const int64_t rows = of.size.rows, n = of.size.cols, heads = of.size.heads, gains = of.size.gains;
   float* const moments = of.moments;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=, from = Rows<T>(x), to = Rows<T>(y), g = Gain<G>{gain.as<G>(), norm.plus_one ? 1.0f : 0.0f},
               added = norm.bias ? bias.as<G>() : nullptr, epsilon = norm.epsilon](const RuntimeScalars&) {
         share_rows(rows, n, [&](int64_t i) {
-          const int64_t row = i / heads, col = i % heads * n;
+          const int64_t row = i / heads, col = i % heads * n, own = i % gains * n;
           const Moments found = moments_of(from[row] + col, n, epsilon);
           moments[i] = found.mean;
           moments[rows + i] = found.r;
-          shift_row(from[row] + col, g, added, found, to[row] + col, n);
+          shift_row(from[row] + col, g.from(own), added ? added + own : nullptr, found, to[row] + col, n);
         });
       };
     });
   });
 }
 
+// `cols` are the elements of the gain: of one row for each head, a row of x has as many.
 uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, int64_t rows, int64_t cols) {
   const int64_t sums = (norm.gain_gradient ? 1 : 0) + (norm.bias_gradient ? 1 : 0);
   return static_cast<uint64_t>(sums * ceil_div(rows, kPartialRows) * cols) * sizeof(float);
@@ -197,13 +199,14 @@ uint64_t layer_norm_backward_scratch_bytes(const LayerNormBackward& norm, int64_
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands) {
   const auto of = layer_norm_backward_operands(norm, operands);
   const TensorView dy = of.dy, x = of.x, gain = of.gain, bias = of.bias, dx = of.dx, dgain = of.dgain, dbias = of.dbias;
-  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads;
+  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads, gains = of.size.gains;
+  const int64_t sums = gains * cols, blocks = ceil_div(rows / gains, kPartialRows), block_rows = kPartialRows * gains;
   const float* const moments = of.moments;
-  auto* const scratch = reinterpret_cast<float*>(operands.scratch(layer_norm_backward_scratch_bytes(norm, rows, cols)));
+  auto* const scratch =
+      reinterpret_cast<float*>(operands.scratch(layer_norm_backward_scratch_bytes(norm, rows / gains, sums)));
   operands.done();
-  const int64_t blocks = ceil_div(rows, kPartialRows);
   float* const of_gain = norm.gain_gradient ? scratch : nullptr;  // by block: its rows' part of dgain
-  float* const of_bias = norm.bias_gradient ? scratch + (of_gain ? blocks * cols : 0) : nullptr;
+  float* const of_bias = norm.bias_gradient ? scratch + (of_gain ? blocks * sums : 0) : nullptr;
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=](const RuntimeScalars&) {
@@ -211,21 +214,22 @@ Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands
         const Gain<G> g{gain.as<G>(), norm.plus_one ? 1.0f : 0.0f};
         const G* const added = norm.bias ? bias.as<G>() : nullptr;
         share(blocks, [&](int64_t block) {
-          float* const gain_sums = of_gain ? of_gain + block * cols : nullptr;
-          float* const bias_sums = of_bias ? of_bias + block * cols : nullptr;
-          for (float* const sums : {gain_sums, bias_sums})
-            if (sums) std::fill_n(sums, cols, 0.0f);
-          for (int64_t row = block * kPartialRows; row < std::min(rows, (block + 1) * kPartialRows); row++) {
-            const int64_t token = row / heads, col = row % heads * cols;
+          float* const gain_sums = of_gain ? of_gain + block * sums : nullptr;
+          float* const bias_sums = of_bias ? of_bias + block * sums : nullptr;
+          for (float* const part : {gain_sums, bias_sums})
+            if (part) std::fill_n(part, sums, 0.0f);
+          for (int64_t row = block * block_rows; row < std::min(rows, (block + 1) * block_rows); row++) {
+            const int64_t token = row / heads, col = row % heads * cols, own = row % gains * cols;
             const Moments of_row{moments[row], moments[rows + row]};
-            layer_norm_row_backward(dy_rows[token] + col, x_rows[token] + col, g, of_row, norm.accumulate,
-                                    dx_rows[token] + col, gain_sums, bias_sums, cols);
+            layer_norm_row_backward(dy_rows[token] + col, x_rows[token] + col, g.from(own), of_row, norm.accumulate,
+                                    dx_rows[token] + col, gain_sums ? gain_sums + own : nullptr,
+                                    bias_sums ? bias_sums + own : nullptr, cols);
             if (norm.restore) shift_row(x_rows[row], g, added, of_row, dy_rows[row], cols);
           }
         });
         const auto add_up = [&](float* partial, const TensorView& sum) {
-          const Rows<float> partials({reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols});
-          dispatch_activation(sum.dtype, [&]<class D>() { sum_columns(partials, blocks, cols, sum.as<D>()); });
+          const Rows<float> partials({reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, sums}, sums});
+          dispatch_activation(sum.dtype, [&]<class D>() { sum_columns(partials, blocks, sums, sum.as<D>()); });
         };
         if (of_gain) add_up(of_gain, dgain);
         if (of_bias) add_up(of_bias, dbias);

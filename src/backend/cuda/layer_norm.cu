@@ -18,7 +18,7 @@ template <class T>
 struct Forward {
   Rows<T> x, y;
   float* moments;  // means, then rstd
-  int64_t rows, heads, n;
+  int64_t rows, heads, gains, n;
   float epsilon, more;  // more: beside the gain's operand, 0 or 1
 };
 
@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(Forward<T> op, con
   __shared__ float shared[2][32];
   const int64_t number = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{blockDim.x} * N;
   const RowPlace at(number, op.heads, op.n);
+  const int64_t own = op.gains == 1 ? 0 : at.column;  // where the head's row of gain and bias begins
   const auto count = static_cast<float>(op.n);
   const auto load_x = [&](int64_t col) { return load_floats<N>(op.x.at(at.token, at.column + col)); };
   Pack<float, N> kept[kKept];
@@ -60,9 +61,9 @@ __global__ void __launch_bounds__(kThreads) layer_norm_kernel(Forward<T> op, con
     op.moments[op.rows + number] = r;
   }
   each([&](Pack<float, N> values, int64_t col) {
-    const auto factors = load_floats<N>(gain + col);
+    const auto factors = load_floats<N>(gain + own + col);
     Pack<float, N> added{};
-    if (bias) added = load_floats<N>(bias + col);
+    if (bias) added = load_floats<N>(bias + own + col);
 #pragma unroll
     for (int k = 0; k < N; k++) values[k] = (values[k] - mean) * r * (factors[k] + op.more) + added[k];
     save_floats<N>(op.y.at(at.token, at.column + col), values);
@@ -74,25 +75,28 @@ struct Backward {
   Rows<T> dy, x, dx;
   const float* moments;
   float *dgain, *dbias;  // by block: its rows' parts of them, where they are asked for
-  int64_t rows, heads, n, block_rows;
+  int64_t rows, heads, gains, n, block_rows;
   bool accumulate, restore;
   float more;
 };
 
 // Takes block_rows rows or heads in a block, one after the other; it reads each twice, and sums their parts of dgain
-// and dbias. Without these a block takes one row.
+// and dbias. Without these a block takes one row. Where each head has a row of the gain, blockIdx.y is that row, and a
+// block takes this head of as many tokens.
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kThreads) layer_norm_backward_kernel(Backward<T> op, const G* gain, const G* bias) {
   __shared__ float shared[2][2][32];
   const int64_t first = int64_t{threadIdx.x} * N, step = int64_t{kThreads} * N;
-  const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows, begin + op.block_rows);
+  const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows / op.gains, begin + op.block_rows);
+  const int64_t own = blockIdx.y * op.n;  // where the row of gain and bias begins
   const auto count = static_cast<float>(op.n);
   for (int64_t row = begin; row < end; row++) {
-    const RowPlace at(row, op.heads, op.n);
-    const float mean = op.moments[row], r = op.moments[op.rows + row];
+    const int64_t number = row * op.gains + blockIdx.y;
+    const RowPlace at(number, op.heads, op.n);
+    const float mean = op.moments[number], r = op.moments[op.rows + number];
     float total = 0, along = 0;
     for (int64_t col = first; col < op.n; col += step) {
-      const auto factors = load_floats<N>(gain + col), d = load_floats<N>(op.dy.at(at.token, at.column + col));
+      const auto factors = load_floats<N>(gain + own + col), d = load_floats<N>(op.dy.at(at.token, at.column + col));
       const auto x = load_floats<N>(op.x.at(at.token, at.column + col));
 #pragma unroll
       for (int k = 0; k < N; k++) {
@@ -104,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_backward_kernel(Backward<
     total = block_sum(total, shared[row % 2][0]) / count;
     along = block_sum(along, shared[row % 2][1]) / count;
     for (int64_t col = first; col < op.n; col += step) {
-      const auto factors = load_floats<N>(gain + col), d = load_floats<N>(op.dy.at(at.token, at.column + col));
+      const auto factors = load_floats<N>(gain + own + col), d = load_floats<N>(op.dy.at(at.token, at.column + col));
       auto z = load_floats<N>(op.x.at(at.token, at.column + col));
       T* const dx = op.dx.at(at.token, at.column + col);
       Pack<float, N> result{};
@@ -117,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_backward_kernel(Backward<
       save_floats<N>(dx, result);
       const auto add = [&](float* partial, const auto& value) {
         if (!partial) return;
-        partial += blockIdx.x * op.n + col;
+        partial += blockIdx.x * op.gains * op.n + own + col;
         auto sums = row > begin ? load<N>(partial) : Pack<float, N>{};
 #pragma unroll
         for (int k = 0; k < N; k++) sums[k] += value(k);
@@ -127,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) layer_norm_backward_kernel(Backward<
       add(op.dbias, [&](int k) { return d[k]; });
       if (!op.restore) continue;
       Pack<float, N> y{};
-      if (bias) y = load_floats<N>(bias + col);
+      if (bias) y = load_floats<N>(bias + own + col);
 #pragma unroll
       for (int k = 0; k < N; k++) y[k] = z[k] * (factors[k] + op.more) + y[k];
       save_floats<N>(op.dy.at(at.token, at.column + col), y);
@@ -264,13 +268,14 @@ Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t st
   const auto of = layer_norm_operands(norm, operands);
   operands.done();
   const TensorView x = of.x, gain = of.gain, bias = of.bias, y = of.y;
-  const int64_t rows = of.size.rows, n = of.size.cols, heads = of.size.heads;
+  const int64_t rows = of.size.rows, n = of.size.cols, heads = of.size.heads, gains = of.size.gains;
   float* const moments = of.moments;
   const bool groups = wide({x, gain, norm.bias ? bias : gain, y}) && n % kWide == 0;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() {
       return dispatch_wide(groups, [&]<int N>() -> Launch {
-        const Forward<T> op{Rows<T>(x), Rows<T>(y), moments, rows, heads, n, norm.epsilon, norm.plus_one ? 1.0f : 0.0f};
+        const Forward<T> op{
+            Rows<T>(x), Rows<T>(y), moments, rows, heads, gains, n, norm.epsilon, norm.plus_one ? 1.0f : 0.0f};
         return [=, of_gain = gain.as<G>(), of_bias = norm.bias ? bias.as<G>() : nullptr](const RuntimeScalars&) {
           const int64_t threads = round_up(ceil_div(ceil_div(n, N), kKept), 32);
           layer_norm_kernel<N>
@@ -286,41 +291,39 @@ Launch bind_layer_norm(const LayerNorm& norm, Operands operands, cudaStream_t st
 Launch bind_layer_norm_backward(const LayerNormBackward& norm, Operands operands, cudaStream_t stream) {
   const auto of = layer_norm_backward_operands(norm, operands);
   const TensorView dy = of.dy, x = of.x, gain = of.gain, bias = of.bias, dx = of.dx, dgain = of.dgain, dbias = of.dbias;
-  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads;
+  const int64_t rows = of.size.rows, cols = of.size.cols, heads = of.size.heads, gains = of.size.gains;
+  const int64_t gain_rows = rows / gains, sums = gains * cols;  // rows of each row of the gain, and elements of these
   const float* const moments = of.moments;
   auto* const scratch =
-      reinterpret_cast<float*>(operands.scratch(layer_norm_backward_scratch_bytes(norm, dy.dtype, rows, cols)));
+      reinterpret_cast<float*>(operands.scratch(layer_norm_backward_scratch_bytes(norm, dy.dtype, gain_rows, sums)));
   operands.done();
-  const bool sums = norm.gain_gradient || norm.bias_gradient;
-  const int64_t block_rows = sums ? norm_block_rows(rows, cols, dy.dtype) : 1, blocks = ceil_div(rows, block_rows);
+  const bool adds = norm.gain_gradient || norm.bias_gradient;
+  const int64_t block_rows = adds ? norm_block_rows(gain_rows, sums, dy.dtype) : 1,
+                blocks = ceil_div(gain_rows, block_rows);
   float* const of_gain = norm.gain_gradient ? scratch : nullptr;
-  float* const of_bias = norm.bias_gradient ? scratch + (of_gain ? blocks * cols : 0) : nullptr;
+  float* const of_bias = norm.bias_gradient ? scratch + (of_gain ? blocks * sums : 0) : nullptr;
   const auto sum_partials = [=](float* partial, const TensorView& sum) {
-    const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
+    const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, sums}, sums};
     dispatch_activation(sum.dtype, [&]<class D>() { sum_columns<float, D>(partials, sum, stream); });
   };
   const bool groups = wide({dy, x, gain, norm.bias ? bias : gain, dx}) && cols % kWide == 0;
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() {
       return dispatch_wide(groups, [&]<int N>() -> Launch {
-        const Backward<T> op{Rows<T>(dy),
-                             Rows<T>(x),
-                             Rows<T>(dx),
-                             moments,
-                             of_gain,
-                             of_bias,
-                             rows,
-                             heads,
-                             cols,
-                             block_rows,
-                             norm.accumulate,
-                             norm.restore,
-                             norm.plus_one ? 1.0f : 0.0f};
+        const Backward<T> op{Rows<T>(dy),  Rows<T>(x),
+                             Rows<T>(dx),  moments,
+                             of_gain,      of_bias,
+                             rows,         heads,
+                             gains,        cols,
+                             block_rows,   norm.accumulate,
+                             norm.restore, norm.plus_one ? 1.0f : 0.0f};
         const G *const factors = gain.as<G>(), *const added = norm.bias ? bias.as<G>() : nullptr;
         launch_sums<N>(op, factors, added, stream, true);
         return [=](const RuntimeScalars&) {
           if (!launch_sums<N>(op, factors, added, stream, false))
-            layer_norm_backward_kernel<N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, factors, added);
+            layer_norm_backward_kernel<N>
+                <<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(gains)), kThreads, 0, stream>>>(
+                    op, factors, added);
           check_launch("layer_norm_backward");
           if (of_gain) sum_partials(of_gain, dgain);
           if (of_bias) sum_partials(of_bias, dbias);

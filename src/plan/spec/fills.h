@@ -16,7 +16,7 @@ inline constexpr float kInitialDeviation = 0.02f;
 inline RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
   if (param.name == ModelSpec::kScoreHead)  // as TRL's and OpenRLHF's reward models begin
     return {Distribution::Normal, 1.0f / static_cast<float>(param.shape.cols() + 1), seed, stream, 0};
-  if (param.shape.rank == 2) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
+  if (param.decay) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
   return {Distribution::Constant, param.initial, seed, stream, 0};
 }
 
