@@ -29,6 +29,35 @@ TEST_F(ReportCli, ARunBecomesOnePage) {
   EXPECT_TRUE(fs::exists(at("run/samples-before.jsonl"))) << "of the model alone";
 }
 
+TEST_F(ReportCli, ExplainSaysWhatBecameOfARun) {
+  const auto explain = [&] { return run_well({"explain", "run"}).out; };
+  const pid_t child = start(job("train", {"--max-steps", "1000000", "--save-every", "2"}));
+  wait_for_steps(5);
+  EXPECT_THAT(explain(), StartsWith("end      it goes on: process " + std::to_string(child)));
+  kill(child, SIGKILL);
+  EXPECT_EQ(finish(child).code, 128 + SIGKILL);
+  EXPECT_THAT(explain(),
+              StartsWith("end      it was killed, or its machine stopped: process " + std::to_string(child)));
+  EXPECT_THAT(explain(), HasSubstr("end      --resume goes on from its checkpoint of step "));
+  const pid_t resumed = start(job("train", {"--max-steps", "1000000", "--resume"}));
+  for (int i = 0; i < 6000 && text_of(at("stderr")).find("goes on after step") == std::string::npos; i++)
+    usleep(10'000);
+  kill(resumed, SIGINT);
+  EXPECT_EQ(finish(resumed).code, 130);
+  EXPECT_THAT(explain(), StartsWith("end      it was interrupted on 20"));
+  run_well(job("train", {"--overwrite"}));
+  const auto findings = nlohmann::json::parse(run_well({"explain", "run", "--json"}).out)[0]["findings"];
+  EXPECT_THAT(findings[0]["text"].get<std::string>(), StartsWith("it ended on 20"));
+  put(at("run/end.json"), "{}");
+  EXPECT_THAT(run({"explain", "run"}).err, HasSubstr("end.json: key 'how' is missing"));
+  EXPECT_THAT(run({"explain", "nowhere"}).err, HasSubstr("found no run"));
+}
+
+TEST_F(ReportCli, ARunThatFailsSaysSoInItsDirectory) {
+  EXPECT_EQ(run(job("train", {"--learning-rate", "999", "--max-grad-norm", "0", "--max-steps", "400"})).code, 2);
+  EXPECT_THAT(run_well({"explain", "run"}).out, HasSubstr("end      it failed on 20"));
+}
+
 TEST_F(ReportCli, MetricsAreWrittenInOtherFormatsAndToldToACommand) {
   const Words more{"--metrics-format", "csv,tensorboard", "--on-event", "tee events.jsonl", "--json"};
   const Outcome outcome = run(job("train", more));

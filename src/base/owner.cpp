@@ -13,11 +13,11 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <optional>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/disk.h"
 #include "base/error.h"
 
@@ -53,14 +53,6 @@ std::string own_boot() {
 
 Holder this_process(const std::string& started) {
   return {.host = own_host(), .started = started, .boot = own_boot(), .process = getpid()};
-}
-
-std::string now_in_words() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
-  return text;
 }
 
 std::optional<int64_t> number_in(const std::string& text) {
@@ -106,8 +98,23 @@ bool kernel_locks_hold(const fs::path& directory) {
   return false;
 }
 
+std::optional<HeldBy> held_by(const fs::path& directory) {
+  const int fd = open((directory / ".owner").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return std::nullopt;
+  const std::optional<Holder> holder = read_holder(fd);
+  const bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  if (!holder) return std::nullopt;
+  HeldBy held{.process = holder->process, .host = holder->host, .words = holder->words()};
+  held.here = holder->host == own_host() && holder->boot == own_boot();
+  const bool gone =
+      held.here ? kill(static_cast<pid_t>(holder->process), 0) != 0 && errno == ESRCH : kernel_locks_hold(directory);
+  held.lives = locked || !gone;
+  return held;
+}
+
 DirectoryOwner::DirectoryOwner(const fs::path& directory, const Terms& terms)
-    : directory_(directory), file_(directory / ".owner"), started_(now_in_words()) {
+    : directory_(directory), file_(directory / ".owner"), started_(local_time()) {
   for (fs::path path = fs::absolute(directory); !fs::exists(path); path = path.parent_path()) made_ = path;
   fs::create_directories(directory_);
   lock(terms);

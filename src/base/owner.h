@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +17,17 @@ namespace snug {
 // Returns whether a lock of flock() holds for every process that can see the directory. The kernel drops it with the
 // process, however that ends. On file systems that hosts share, it may hold on one host only, or not exist.
 bool kernel_locks_hold(const std::filesystem::path& directory);
+
+// Says which process holds a directory, or held it when it was killed.
+struct HeldBy {
+  int64_t process = 0;
+  std::string host;
+  std::string words;   // "process 4711 on near, since 2026-11-26 00:43:50"
+  bool here = false;   // it was started on this host, which has not been started anew since
+  bool lives = false;  // as far as can be seen from here: of another host it is taken to
+};
+// Returns it; nothing where no process holds the directory, as after each that ended by itself.
+std::optional<HeldBy> held_by(const std::filesystem::path& directory);
 
 // Holds a directory for this process until it is destroyed, by a lock on the file `.owner` in it, which says who holds
 // it. Where locks may not reach other hosts, a thread also counts a beat in the file; a file that names another host is

@@ -78,6 +78,8 @@ const std::vector<Command>& commands() {
       {"report",
        "runs -> one page of HTML that needs no network: curves, memory against the plan, timeline, samples, job",
        std::vector<std::string>{"out"}, report_command, false},
+      {"explain", "why a run ended, and how its loss, speed and memory are beside its plan", std::vector<std::string>(),
+       explain_command, false},
       {"translate",
        "options of LLaMA-Factory, llama-recipes, OpenRLHF, MiniCPM-V, axolotl, TRL, transformers, DeepSpeed or "
        "accelerate "

@@ -21,7 +21,7 @@ struct CommandFlags {
   std::string format = "q8_0";       // export
   bool text = false;                 // tokenize: reads standard input instead of a data set
   bool scores = false;               // eval: prints the score of every reply
-  std::vector<std::string> runs;     // report
+  std::vector<std::string> runs;     // report, explain
   std::vector<std::string> words;    // translate, as the next two: a file, or a command
   std::string from;                  // whose options they are
   bool pin = false;                  // also what snug decides by itself
@@ -37,6 +37,7 @@ int merge_command(Options options, const CommandFlags& flags);
 int export_command(Options options, const CommandFlags& flags);
 int import_command(const Options& options, const CommandFlags& flags);
 int doctor_command(const Options& options, const CommandFlags& flags);
+int explain_command(const Options& options, const CommandFlags& flags);
 int report_command(const Options& options, const CommandFlags& flags);
 int translate_command(const Options& options, const CommandFlags& flags);
 int tokenize_command(const Options& options, const CommandFlags& flags);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/kernel_log.h"
 #include "base/say.h"
 #include "cli/commands.h"
 #include "cli/job.h"
@@ -158,6 +159,21 @@ std::string unused_text() {
   return unused.empty() ? "" : fmt::format("{:<13} {}\n", "GPUs", unused);
 }
 
+// Returns a line for each of the last processes that the kernel killed for memory, and faults of GPUs.
+std::string kernel_text() {
+  constexpr size_t kMost = 8;
+  const std::optional<std::vector<KernelEvent>> events = read_kernel_log();
+  if (!events)
+    return fmt::format(
+        "{:<13} this user may not read it: 'sudo dmesg' has what was killed for memory, and GPUs' faults\n",
+        "kernel's log");
+  std::string text;
+  for (size_t i = events->size() - std::min(events->size(), kMost); i < events->size(); i++)
+    text += fmt::format("{:<13} {}\n", text.empty() ? "kernel's log" : "", words_of((*events)[i]));
+  return text.empty() ? fmt::format("{:<13} nothing was killed for memory, and no GPU had a fault\n", "kernel's log")
+                      : text;
+}
+
 }  // namespace
 
 int doctor_command(const Options& options, const CommandFlags& flags) {
@@ -189,8 +205,8 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
   if (flags.json)
     fmt::print("{}", json);
   else
-    fmt::print("{}{}{}{}: prices steps with --machine {}\n", machine_text(machine), limits_text(what.disk_directory),
-               unused_text(), out, out);
+    fmt::print("{}{}{}{}{}: prices steps with --machine {}\n", machine_text(machine), limits_text(what.disk_directory),
+               unused_text(), kernel_text(), out, out);
   return 0;
 }
 

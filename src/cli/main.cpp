@@ -67,6 +67,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
   } else if (command == "report") {
     app.add_option("run", given.flags.runs, "directories of runs, several to compare them")->required();
+  } else if (command == "explain") {
+    app.add_option("run", given.flags.runs, "directories of runs")->required();
   } else if (command == "translate") {
     app.add_option("words", given.flags.words,
                    "a YAML or JSON file with key=value behind it, a shell script, or behind '--' a command")

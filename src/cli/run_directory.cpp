@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/text.h"
+#include "report/run_files.h"
 #include "train/references.h"
 
 namespace snug {
@@ -23,7 +24,7 @@ constexpr const char* kResults[] = {"metrics.jsonl", "metrics.csv", "tensorboard
                                     "model",         "checkpoints", "reference",   kRunFormat};
 
 // What people and --trace may put beside these, and what is said there of a run that is replaced.
-constexpr const char* kOfRun[] = {"trace.json", "samples-after.jsonl"};
+constexpr const char* kOfRun[] = {"trace.json", "samples-after.jsonl", kRunEnd};
 
 fs::path plain(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path)); }
 

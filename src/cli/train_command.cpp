@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/say.h"
 #include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
+#include "cli/failure.h"
 #include "cli/image_job.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -25,6 +27,7 @@
 #include "format/generation_config.h"
 #include "format/side_files.h"
 #include "plan/lowering/fingerprint.h"
+#include "report/run_files.h"
 #include "train/event_command.h"
 #include "train/export.h"
 
@@ -179,6 +182,7 @@ void begin_run(const Options& options, const Planned& planned, const std::option
                const DataSummary& data, const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;
   if (options.overwrite) clear_run(options.out, heartbeat);
+  std::filesystem::remove(out / kRunEnd);
   Options effective = options;
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
@@ -461,6 +465,15 @@ std::string where_to_go_on(const Run& run) {
   return last ? fmt::format("; --resume goes on from {}", last->string()) : "";
 }
 
+// Writes how the run ended, if it began; what keeps that from being written is less than what ended it.
+void note_end(const Run& run, const char* how, const std::string& message) {
+  if (!run.begun || run.lost || !run.owner) return;
+  try {
+    write_text(std::filesystem::path(run.options.out) / kRunEnd, write_end({how, local_time(), message}));
+  } catch (const std::exception&) {
+  }
+}
+
 // Checks in the first process for all: if it refuses, so do the others.
 void by_the_first(Comm* comm, const std::function<void()>& check) {
   std::exception_ptr refused;
@@ -530,10 +543,20 @@ int train_command(Options options, const CommandFlags& flags) {
           comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
           reference,
           owner.get()};
-  return run_ranks(
-      planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
-      [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,
-      [&] { return where_to_go_on(run); });
+  try {
+    const int code = run_ranks(
+        planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
+        [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,
+        [&] { return where_to_go_on(run); });
+    note_end(run, code == 0 ? "ended" : "interrupted", "");
+    return code;
+  } catch (const std::bad_alloc&) {
+    note_end(run, "failed", no_more_memory());
+    throw;
+  } catch (const std::exception& error) {
+    note_end(run, "failed", error.what());
+    throw;
+  }
 }
 
 }  // namespace snug

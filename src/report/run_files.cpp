@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,12 +16,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxJob = 1 << 20, kMaxPlan = 1 << 24, kMaxState = 1 << 20, kMaxSamples = 1 << 24;
+constexpr uint64_t kMaxEnd = 1 << 16;
 constexpr uint64_t kMaxMetrics = 1 << 29, kMaxTrace = 1 << 28;
 constexpr size_t kMostKeys = 64, kMostNames = 256, kMostSamples = 4096;
 constexpr double kMostBytes = 1e18, kMostCount = 9e15, kMostValue = 1e100;
 constexpr int64_t kPlanFormat = 1;
 constexpr std::string_view kPhases[] = {"load", "step", "eval", "save"};  // in the order of a run
-constexpr size_t kNameBytes = 60;
+constexpr size_t kNameBytes = 60, kMessageBytes = 4096;
 
 // Calls `use` with every line that is not empty, its number, and whether a newline ends it.
 template <class F>
@@ -65,9 +67,9 @@ std::optional<std::string> optional_text(const fs::path& path, uint64_t most) {
   return read_text(path, most);
 }
 
-// The newest checkpoint is never removed while a run goes on.
-std::optional<fs::path> last_state(const fs::path& run) {
-  std::optional<fs::path> found;
+// The newest checkpoint is never removed while a run goes on. Returns its step, too.
+std::optional<std::pair<fs::path, int64_t>> last_state(const fs::path& run) {
+  std::optional<std::pair<fs::path, int64_t>> found;
   int64_t last = -1;
   const fs::path checkpoints = run / "checkpoints";
   if (!fs::is_directory(checkpoints)) return found;
@@ -77,7 +79,7 @@ std::optional<fs::path> last_state(const fs::path& run) {
     if (!name.starts_with("step-")) continue;
     const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
     if (error != std::errc() || end != name.data() + name.size() || step <= last) continue;
-    if (is_file(entry.path() / "state.json")) last = step, found = entry.path() / "state.json";
+    if (is_file(entry.path() / "state.json")) last = step, found = {entry.path() / "state.json", step};
   }
   return found;
 }
@@ -146,7 +148,32 @@ PlanFacts parse_plan(std::string_view json, const std::string& source) {
   facts.trainable_parameters = plan.number("trainable_parameters", 0, kMostCount, 0);
   facts.tokens_per_step = plan.number("tokens_per_step", 0, kMostCount, 0);
   if (plan.has("step_seconds")) facts.step_seconds = plan.number("step_seconds", 0, kMostBytes);
+  if (plan.has("kernels")) {
+    const Json& list = plan.at("kernels");
+    if (!list.is_array() || list.size() > kMostNames)
+      plan.fail("kernels", fmt::format("a list of {} at most", kMostNames));
+    for (const Json& entry : list) {
+      const JsonObject kernel(entry, source, "kernels");
+      facts.kernels.push_back({kernel.string("op"), kernel.string("slow", ""), {}});
+      if (kernel.has("seconds")) facts.kernels.back().seconds = kernel.number("seconds", 0, kMostBytes);
+    }
+  }
   return facts;
+}
+
+std::string write_end(const RunEnd& end) {
+  const nlohmann::ordered_json json{{"how", end.how}, {"time", end.time}, {"message", end.message}};
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+RunEnd parse_end(std::string_view json, const std::string& source) {
+  const Json value = parse_json(json, source);
+  const JsonObject end(value, source);
+  RunEnd result{end.string("how"), cut_text(end.string("time"), kNameBytes),
+                cut_text(end.string("message", ""), kMessageBytes)};
+  if (result.how != "ended" && result.how != "interrupted" && result.how != "failed")
+    end.fail("how", "ended, interrupted or failed");
+  return result;
 }
 
 void add_samples(std::string_view text, const std::string& source, bool after, std::vector<ReplyPair>& samples) {
@@ -197,7 +224,11 @@ RunFiles read_run(const fs::path& directory) {
        [&](const auto& text, const auto& path) { add_samples(text, path, false, run.samples); });
   with("samples-after.jsonl", kMaxSamples,
        [&](const auto& text, const auto& path) { add_samples(text, path, true, run.samples); });
-  if (const auto state = last_state(directory)) run.fingerprint = fingerprint_of(read_text(*state, kMaxState), *state);
+  with(kRunEnd, kMaxEnd, [&](const auto& text, const auto& path) { run.end = parse_end(text, path); });
+  if (const auto state = last_state(directory)) {
+    run.fingerprint = fingerprint_of(read_text(state->first, kMaxState), state->first);
+    run.checkpoint = state->second;
+  }
   return run;
 }
 

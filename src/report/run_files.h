@@ -35,6 +35,12 @@ struct NamedBytes {
   double bytes = 0;
 };
 
+// A kind of op of a step, on one kernel.
+struct PlanKernel {
+  std::string op, slow;           // "gemm"; why it is not on its fast kernel, empty where it is
+  std::optional<double> seconds;  // of a step, all of that kind together
+};
+
 // plan.json.
 struct PlanFacts {
   std::string hash, arrangement, peak;
@@ -43,7 +49,20 @@ struct PlanFacts {
   std::vector<NamedBytes> phases;           // of the device
   double parameters = 0, trainable_parameters = 0, tokens_per_step = 0;
   std::optional<double> step_seconds;
+  std::vector<PlanKernel> kernels;
 };
+
+// end.json: how a run ended by itself.
+struct RunEnd {
+  std::string how;      // "ended", "interrupted" or "failed"
+  std::string time;     // "2026-11-26 00:43:50"
+  std::string message;  // of what failed
+};
+
+// Writes and reads that file's text. UserError with `source` and key for what is no such text.
+std::string write_end(const RunEnd& end);
+RunEnd parse_end(std::string_view json, const std::string& source);
+inline constexpr const char* kRunEnd = "end.json";
 
 // UserError with `source` and key if it is no plan of a format that this version reads.
 PlanFacts parse_plan(std::string_view json, const std::string& source);
@@ -66,7 +85,9 @@ struct RunFiles {
   TextByKey job;
   PlanFacts plan;
   MetricsTable metrics;
-  TextByKey fingerprint;  // of the last checkpoint, "group: field"; empty where there is none yet
+  TextByKey fingerprint;      // of the last checkpoint, "group: field"; empty where there is none yet
+  int64_t checkpoint = 0;     //   which is of this step
+  std::optional<RunEnd> end;  // nothing where it goes on, or was killed
   std::optional<Timeline> timeline;
   std::vector<ReplyPair> samples;
 };

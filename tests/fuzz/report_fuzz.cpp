@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "report/explain.h"
 #include "report/page.h"
 
 namespace {
@@ -25,6 +26,12 @@ RunFiles run_of(char kind, std::string_view text) {
     case 's':
       add_samples(text, "fuzz", false, run.samples);
       add_samples(text, "fuzz", true, run.samples);
+      break;
+    case 'e':
+      run.end = parse_end(text, "fuzz");
+      break;
+    case 'k':
+      for (const KernelEvent& event : parse_kernel_log(text)) (void)words_of(event);
       break;
     default:
       run.job = parse_job_lines(text);

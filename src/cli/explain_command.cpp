@@ -1,0 +1,25 @@
+// snug explain: what became of a run, and what its files tell.
+#include "base/say.h"
+#include "cli/commands.h"
+#include "cli/text.h"
+#include "report/explain.h"
+
+namespace snug {
+
+int explain_command(const Options&, const CommandFlags& flags) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const std::string& directory : flags.runs) {
+    const std::vector<Finding> findings = explain(read_run(directory), {held_by(directory), read_kernel_log()});
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    if (flags.runs.size() > 1 && !flags.json) print(directory + "\n");
+    for (const Finding& finding : findings) {
+      if (!flags.json) print(fmt::format("{:<8} {}\n", finding.subject, finding.text));
+      list.push_back({{"subject", finding.subject}, {"text", finding.text}});
+    }
+    all.push_back({{"run", directory}, {"findings", std::move(list)}});
+  }
+  if (flags.json) print(to_line(all) + "\n");
+  return 0;
+}
+
+}  // namespace snug

@@ -1,0 +1,279 @@
+#include "report/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace snug {
+namespace {
+
+constexpr size_t kWarmUp = 2;
+
+std::vector<double> finite(const std::vector<double>& values, size_t begin, size_t end) {
+  std::vector<double> kept;
+  for (size_t i = begin; i < std::min(end, values.size()); i++)
+    if (std::isfinite(values[i])) kept.push_back(values[i]);
+  return kept;
+}
+
+// Returns the value that this share of the values, of which there are some, do not exceed.
+double quantile(std::vector<double> values, double share) {
+  std::ranges::sort(values);
+  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
+}
+
+double mean(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+std::string job_value(const RunFiles& run, std::string_view key) {
+  const auto found = std::ranges::find(run.job, key, [](const auto& line) { return std::string_view(line.first); });
+  return found == run.job.end() ? "" : found->second;
+}
+
+class Explainer {
+ public:
+  Explainer(const RunFiles& run, const Circumstances& circumstances)
+      : run_(run), metrics_(run.metrics), circumstances_(circumstances) {}
+
+  std::vector<Finding> explain() {
+    explain_end();
+    if (!metrics_.steps.empty()) {
+      explain_loss();
+      explain_speed();
+      explain_memory();
+    }
+    explain_kernels();
+    return std::move(findings_);
+  }
+
+ private:
+  template <class... Args>
+  void say(std::string_view subject, fmt::format_string<Args...> text, Args&&... args) {
+    findings_.push_back({std::string(subject), fmt::format(text, std::forward<Args>(args)...)});
+  }
+  double last_step() const { return metrics_.steps.empty() ? 0 : metrics_.steps.back(); }
+
+  // ---- What became of it ----
+
+  void explain_end() {
+    const std::optional<HeldBy>& held = circumstances_.held;
+    if (held && held->lives) {
+      say("end", "it goes on: {}; {} steps are written", held->words, last_step());
+    } else if (held) {
+      say("end", "it was killed, or its machine stopped: {}, did not end by itself; {} steps are written", held->words,
+          last_step());
+      explain_kill(*held);
+    } else if (!run_.end) {
+      say("end", "nothing says how it ended; {} steps are written", last_step());
+    } else if (run_.end->how == "failed") {
+      say("end", "it failed on {} after step {}: {}", run_.end->time, last_step(), run_.end->message);
+    } else {
+      say("end", "it {} on {} with step {}", run_.end->how == "interrupted" ? "was interrupted" : "ended",
+          run_.end->time, last_step());
+    }
+    const bool over = run_.end && run_.end->how == "ended";
+    if (over || (held && held->lives)) return;
+    if (run_.checkpoint > 0)
+      say("end", "--resume goes on from its checkpoint of step {}", run_.checkpoint);
+    else
+      say("end", "it has no checkpoint: --overwrite begins anew; --save-every 10min saves more often");
+  }
+
+  void explain_kill(const HeldBy& held) {
+    if (!held.here) {
+      say("end", "why is in the log of {}: 'snug explain' there, unless it was started anew since", held.host);
+      return;
+    }
+    if (!circumstances_.kernel) {
+      say("end",
+          "whether it was killed for memory is in the kernel's log, which this user may not read: sudo dmesg | grep "
+          "'Killed process {}'",
+          held.process);
+      return;
+    }
+    bool found = false;
+    for (const KernelEvent& event : *circumstances_.kernel)
+      if (event.process == held.process) {
+        say("end", "{}", words_of(event));
+        found = true;
+      }
+    if (!found)
+      say("end",
+          "the kernel's log has no word of process {}, so lack of memory was not the cause: a user, a scheduler's "
+          "limit of "
+          "time or the end of its container can kill a process (signal 9)",
+          held.process);
+  }
+
+  // ---- What it learnt ----
+
+  void explain_loss() {
+    const std::vector<double>& loss = metrics_.of("loss");
+    const size_t third = loss.size() / 3;
+    const std::vector<double> first = finite(loss, 0, third), last = finite(loss, loss.size() - third, loss.size());
+    if (first.size() > 2 && last.size() > 2) {
+      const double before = mean(first), after = mean(last);
+      say("loss", "{:.4f} in the first third of its steps, {:.4f} in the last{}", before, after,
+          after < before ? "" : ": it has not fallen; the learning rate may be too large, or far too small");
+    }
+    explain_spikes(loss);
+    explain_held_out();
+  }
+
+  // Names steps whose loss is far above that of those before.
+  void explain_spikes(const std::vector<double>& loss) {
+    constexpr size_t kBefore = 20, kMost = 3;
+    std::vector<std::string> spikes;
+    size_t count = 0;
+    for (size_t i = kBefore; i < loss.size(); i++) {
+      const std::vector<double> before = finite(loss, i - kBefore, i);
+      if (before.size() < kBefore / 2 || !std::isfinite(loss[i])) continue;
+      const double middle = quantile(before, 0.5), spread = quantile(before, 0.9) - middle;
+      if (loss[i] < middle + std::max(5 * spread, 0.5 * std::abs(middle))) continue;
+      if (++count <= kMost) spikes.push_back(fmt::format("{:.3f} at step {}", loss[i], metrics_.steps[i]));
+    }
+    if (count > 0)
+      say("loss", "it leapt up {} time{}: {}{}; the samples of such a step are worth a look", count,
+          count == 1 ? "" : "s", fmt::join(spikes, ", "), count > kMost ? ", ..." : "");
+  }
+
+  void explain_held_out() {
+    const std::vector<double>& held_out = metrics_.of("eval_loss");
+    size_t best = held_out.size(), last = best;
+    for (size_t i = 0; i < held_out.size(); i++) {
+      if (!std::isfinite(held_out[i])) continue;
+      if (best == held_out.size() || held_out[i] < held_out[best]) best = i;
+      last = i;
+    }
+    if (best == held_out.size()) return;
+    if (best == last || held_out[last] < 1.01 * held_out[best]) {
+      say("loss", "of held-out samples: {:.4f} at step {}", held_out[last], metrics_.steps[last]);
+      return;
+    }
+    say("loss",
+        "of held-out samples: least at step {} ({:.4f}), {:.4f} at step {}: what came between fits the training data "
+        "alone; --checkpoint best takes the former, if it is kept",
+        metrics_.steps[best], held_out[best], held_out[last], metrics_.steps[last]);
+  }
+
+  // ---- How fast it was ----
+
+  void explain_speed() {
+    const std::vector<double>& column = metrics_.of("step_seconds");
+    const std::vector<double> seconds = finite(column, std::min(kWarmUp, column.size() / 2), column.size());
+    if (seconds.empty()) return;
+    const double median = quantile(seconds, 0.5);
+    const std::vector<double> rates = finite(metrics_.of("tokens_per_second"), 0, column.size());
+    std::string line = fmt::format("a step took {:.3g} s", median);
+    if (!rates.empty()) line += fmt::format(", {:.0f} tokens/s", quantile(rates, 0.5));
+    if (run_.plan.step_seconds) {
+      const double ratio = median / *run_.plan.step_seconds;
+      line += fmt::format("; the plan had {:.3g} s: {}", *run_.plan.step_seconds,
+                          ratio > 1.1   ? fmt::format("{:.2f} times as long", ratio)
+                          : ratio < 0.9 ? fmt::format("{:.2f} of it", ratio)
+                                        : "as forecast");
+    } else {
+      line += "; the plan had no forecast: 'snug doctor' measures the machine for one (--machine)";
+    }
+    say("speed", "{}", line);
+    explain_spread(seconds, median);
+    explain_padding();
+    explain_trace();
+  }
+
+  void explain_spread(const std::vector<double>& seconds, double median) {
+    if (seconds.size() < 10) return;
+    if (const double slow = quantile(seconds, 0.9); slow > 1.3 * median)
+      say("speed",
+          "one step in ten took {:.2f} times as long or longer: other processes on its cores or cards, a disk that "
+          "others use, or passes of unequal length",
+          slow / median);
+    const size_t part = seconds.size() / 5;
+    const double first = quantile(finite(seconds, 0, part), 0.5),
+                 last = quantile(finite(seconds, seconds.size() - part, seconds.size()), 0.5);
+    if (last > 1.1 * first)
+      say("speed",
+          "its last steps took {:.2f} times as long as its first: something has come beside it, or cards or cores "
+          "have lowered their clocks for heat",
+          last / first);
+  }
+
+  void explain_padding() {
+    const std::vector<double> tokens = finite(metrics_.of("tokens"), 0, metrics_.steps.size());
+    if (tokens.empty() || run_.plan.tokens_per_step <= 0) return;
+    const double filled = mean(tokens) / run_.plan.tokens_per_step;
+    if (filled < 0.6)
+      say("speed", "blocks are {:.0f} % full: {}", 100 * filled,
+          job_value(run_, "packing") == "false"
+              ? "--packing true puts several samples in one"
+              : "samples are long beside --sequence-length, or too few for a step; a shorter one takes less time");
+  }
+
+  // Says what a traced step waited for, and which kinds of ops took longer than the plan has them.
+  void explain_trace() {
+    if (!run_.timeline || run_.timeline->ops.empty() || run_.timeline->duration <= 0) {
+      say("speed", "--trace {}/trace.json of another run shows what its steps wait for", job_value(run_, "out"));
+      return;
+    }
+    const Timeline& timeline = *run_.timeline;
+    std::vector<double> busy(timeline.lanes.size());
+    std::map<std::string, double> kinds;
+    for (const TimelineOp& op : timeline.ops) {
+      if (op.group == OpGroup::Wait) continue;
+      busy.at(op.lane) += op.duration;
+      kinds[op.kind] += op.duration * 1e-6;
+    }
+    std::vector<std::string> lanes;
+    for (size_t i = 0; i < busy.size(); i++)
+      lanes.push_back(fmt::format("{} {:.0f} %", timeline.lanes[i], 100 * busy[i] / timeline.duration));
+    say("speed", "in the traced step these were busy: {}", fmt::join(lanes, ", "));
+    std::vector<std::pair<double, std::string>> longer;
+    for (const PlanKernel& kernel : run_.plan.kernels) {
+      const auto taken = kinds.find(kernel.op);
+      if (!kernel.seconds || taken == kinds.end()) continue;
+      const double more = taken->second - *kernel.seconds;
+      if (more > 0.05 * timeline.duration * 1e-6)
+        longer.emplace_back(more,
+                            fmt::format("{} {:.3g} s, planned {:.3g} s", kernel.op, taken->second, *kernel.seconds));
+    }
+    std::ranges::sort(longer, std::greater());
+    for (const auto& [more, words] : longer) say("speed", "longer than planned: {}", words);
+  }
+
+  void explain_memory() {
+    const auto most = [&](const char* key) {
+      const std::vector<double> values = finite(metrics_.of(key), 0, metrics_.steps.size());
+      return values.empty() ? 0.0 : *std::ranges::max_element(values);
+    };
+    const double device = most("device_bytes"), host = most("host_bytes");
+    if (device <= 0 && host <= 0) return;
+    const bool as_planned = device <= run_.plan.device_bytes && host <= run_.plan.host_bytes;
+    say("memory", "device {:.2f} GiB, host {:.2f} GiB: {}", device / (1 << 30), host / (1 << 30),
+        as_planned ? "as planned"
+                   : fmt::format("planned were {:.2f} and {:.2f} GiB", run_.plan.device_bytes / (1 << 30),
+                                 run_.plan.host_bytes / (1 << 30)));
+  }
+
+  void explain_kernels() {
+    for (const PlanKernel& kernel : run_.plan.kernels)
+      if (!kernel.slow.empty()) say("kernels", "{} is not on its fast kernel: {}", kernel.op, kernel.slow);
+  }
+
+  const RunFiles& run_;
+  const MetricsTable& metrics_;
+  const Circumstances& circumstances_;
+  std::vector<Finding> findings_;
+};
+
+}  // namespace
+
+std::vector<Finding> explain(const RunFiles& run, const Circumstances& circumstances) {
+  return Explainer(run, circumstances).explain();
+}
+
+}  // namespace snug
