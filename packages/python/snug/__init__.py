@@ -36,8 +36,8 @@ _POLL_SECONDS = 0.05
 
 
 class Error(Exception):
-    """What the program said when it failed, and its exit code: 1 a mistake of snug's, 2 options, files or data are not as
-    they should be, 3 it does not fit, 4 the machine failed, 130 interrupted; negative, the signal that ended it."""
+    """What the program said when it failed, and its exit code: 1 a mistake of snug's, 2 options, files or data are not
+    as they should be, 3 it does not fit, 4 the machine failed, 130 interrupted; negative, the signal that ended it."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
