@@ -8,6 +8,7 @@
 #   llama        exported files in llama.cpp, and files of its quantiser (scripts/check_llama_cpp.py): half an hour
 #   images       a small model that learns to name drawings (scripts/demo_images.sh)
 #   gguf         a real model as a GGUF file, evaluated as by transformers, and trained (scripts/check_real_gguf.py)
+#   packages     a wheel, a tarball and a Debian package, each installed and used (scripts/check_packages.sh)
 #   preferences  DPO of a real model, looked at by held-out pairs (scripts/demo_preferences.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -53,6 +54,12 @@ check_gguf() {
   python3 scripts/check_real_gguf.py --snug "$snug" --out "$out/gemma"
 }
 
+check_packages() {
+  scripts/setup.sh --packages
+  scripts/package.sh
+  scripts/check_packages.sh
+}
+
 check_preferences() {
   scripts/demo_preferences.sh
 }
@@ -60,7 +67,7 @@ check_preferences() {
 cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release --target snug
 failed=()
-[ $# -gt 0 ] || set -- tokenizers llama images gguf preferences
+[ $# -gt 0 ] || set -- tokenizers llama images gguf packages preferences
 for part in "$@"; do
   printf '\n-- %s\n' "$part"
   # In a shell of its own, in which the first command that fails ends the part.

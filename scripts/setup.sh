@@ -2,8 +2,9 @@
 # Installs what snug is built and tested with, from the packages of Debian 12 or Ubuntu 24.04 (or newer), as root or with
 # sudo. Does nothing when all of it is there.
 #
-#   scripts/setup.sh            compiler, libraries, and the text that the demo trains on
-#   scripts/setup.sh --checks   also what scripts/check.sh and scripts/fuzz.sh use
+#   scripts/setup.sh             compiler, libraries, and the text that the demo trains on
+#   scripts/setup.sh --checks    also what scripts/check.sh and scripts/fuzz.sh use
+#   scripts/setup.sh --packages  also what scripts/check_packages.sh uses
 set -euo pipefail
 
 fail() {
@@ -21,12 +22,14 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev iproute2
   dict-jargon
 )
+packages_checks=(debootstrap qemu-user)
 checks=(clang-format-14 clang-16 libclang-rt-16-dev libomp-16-dev)
 
 case "${1:-}" in
   "") ;;
   --checks) packages+=("${checks[@]}") ;;
-  *) fail "unknown argument '$1', expected none or --checks" 2 ;;
+  --packages) packages+=("${packages_checks[@]}") ;;
+  *) fail "unknown argument '$1', expected none, --checks or --packages" 2 ;;
 esac
 
 . /etc/os-release 2>/dev/null || fail "no /etc/os-release here; expected Debian 12 or Ubuntu 24.04, or newer"

@@ -14,6 +14,13 @@ namespace snug {
 namespace {
 
 const SnugMpi& module() {
+#if defined(SNUG_MPI_LIBRARY)  // of a package, whose module names no library of the system
+  if (!dlopen(SNUG_MPI_LIBRARY, RTLD_NOW | RTLD_GLOBAL))
+    user_error(
+        "started as one of several processes, but {} cannot be opened: {}; install Open MPI 4 or 5, or start snug "
+        "without mpirun",
+        SNUG_MPI_LIBRARY, dlerror());
+#endif
   void* library = dlopen("libsnug_mpi.so", RTLD_NOW | RTLD_GLOBAL);  // Open MPI's own modules look for its symbols
   if (!library)
     user_error(

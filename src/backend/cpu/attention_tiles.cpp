@@ -198,7 +198,7 @@ template <>
 void round_row<BFloat16>(const float* from, int64_t n, BFloat16* to) {
   int64_t i = 0;
 #if defined(__AVX512BF16__)
-  for (; i + 32 <= n; i += 32) {
+  for (const int64_t end = has_avx512_bf16() ? n : 0; i + 32 <= end; i += 32) {
     const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i));
     _mm512_storeu_si512(to + i, std::bit_cast<__m512i>(rounded));
   }
@@ -217,7 +217,7 @@ void round_row_pair<BFloat16>(const float* first, const float* second, int64_t n
   int64_t i = 0;
 #if defined(__AVX512BF16__)
   constexpr __mmask16 kAll = 0xffff;
-  for (; i + 16 <= n; i += 16) {
+  for (const int64_t end = has_avx512_bf16() ? n : 0; i + 16 <= end; i += 16) {
     const __m512i low =
         _mm512_maskz_cvtepu16_epi32(kAll, std::bit_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(first + i))));
     const __m512i high =

@@ -182,10 +182,9 @@ const char* tile_unit_name() {
   if (has_matrix_unit()) return "amx_bf16";
 #endif
 #if defined(__AVX512BF16__)
-  return "avx512_bf16";
-#else
-  return "plain";
+  if (has_avx512_bf16()) return "avx512_bf16";
 #endif
+  return "plain";
 }
 
 template <>
@@ -195,12 +194,14 @@ void tile_product<BFloat16>(const BFloat16* a, int64_t a_stride, const BFloat16*
   if (has_matrix_unit()) return matrix_unit_product(a, a_stride, b, b_width, c, c_stride, m, n, k, accumulate);
 #endif
 #if defined(__AVX512BF16__)
-  vector_product(a, a_stride, b, b_width, c, c_stride, m, n, k, accumulate, [](__m512 sum, __m512i x, __m512i y) {
-    return _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(x), std::bit_cast<__m512bh>(y));
-  });
-#else
-  plain_product(a, a_stride, b, b_width, c, c_stride, m, n, k, accumulate);
+  if (has_avx512_bf16()) {
+    const auto step = [](__m512 sum, __m512i x, __m512i y) {
+      return _mm512_dpbf16_ps(sum, std::bit_cast<__m512bh>(x), std::bit_cast<__m512bh>(y));
+    };
+    return vector_product(a, a_stride, b, b_width, c, c_stride, m, n, k, accumulate, step);
+  }
 #endif
+  plain_product(a, a_stride, b, b_width, c, c_stride, m, n, k, accumulate);
 }
 
 template <>

@@ -35,6 +35,9 @@ template <class T>
 void tile_product(const T* a, int64_t a_stride, const T* b, int64_t b_width, float* c, int64_t c_stride, int64_t m,
                   int64_t n, int64_t k, bool accumulate);
 
+// Returns whether the processor has AVX-512's instructions for bf16: code may be compiled for others besides.
+inline bool has_avx512_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+
 // Returns the unit on which tile_product() of bf16 runs: "amx_bf16", "avx512_bf16" or "plain".
 const char* tile_unit_name();
 
