@@ -53,6 +53,7 @@ check_tarball() {
   tar -xzf "$dist"/snug-*-linux-x86_64.tar.gz -C "$out/tarball" --strip-components 1
   use tarball "" "$out/tarball" env -i HOME="$out/tarball" "$out/tarball/bin/snug"
   bash -n "$out/tarball/share/bash-completion/completions/snug"
+  grep -q '^\.TH SNUG 1 ' "$out/tarball/share/man/man1/snug.1"
 }
 
 check_wheel() {

@@ -137,12 +137,13 @@ class Contents:
             (root / path).symlink_to(target)
 
 
-def installed(program: Path, documents: dict[str, bytes], completion: str) -> Contents:
+def installed(program: Path, documents: dict[str, bytes]) -> Contents:
     """Returns what lies below a prefix such as /usr."""
     contents = Contents()
     contents.add_folder("lib/snug", program)
     contents.links["bin/snug"] = "../lib/snug/snug"
-    contents.add("share/bash-completion/completions/snug", completion)
+    for place, form in (("bash-completion/completions/snug", "bash"), ("man/man1/snug.1", "man")):
+        contents.add(f"share/{place}", output_of(program / "snug", "schema", "--as", form))
     for name, data in documents.items():
         contents.add(f"share/doc/snug/{name}", data)
     return contents
@@ -267,7 +268,7 @@ def main() -> None:
     write_wheel(wheel, wheel_contents(version, program, documents, sbom.licence_of(parts), info), info)
     if wheel.stat().st_size > MOST_WHEEL_BYTES:
         fail(f"{wheel.name} has {wheel.stat().st_size} bytes, expected {MOST_WHEEL_BYTES} at most")
-    contents = installed(program, documents, output_of(program / "snug", "schema", "--as", "bash"))
+    contents = installed(program, documents)
     name = f"snug-{version}-linux-x86_64"
     write_tarball(given.out / f"{name}.tar.gz", name, contents, time)
     control = debian_control(version, needs)

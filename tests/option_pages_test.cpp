@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <set>
+#include <sstream>
 
 #include "cli_fixture.h"
 
@@ -56,6 +58,22 @@ TEST(OptionPages, ASchemaHasEveryKeyAndItsBounds) {
 }
 
 TEST(OptionPages, TheDocumentIsWhatTheProgramPrints) { EXPECT_EQ(text_of(kPage), options_page()); }
+
+// Whatever the table says, man finds no command of its own in it.
+TEST(OptionPages, AManualPageHasEveryOptionAndCommand) {
+  const std::string page = man_page("1.2-3", commands());
+  EXPECT_THAT(page, testing::StartsWith(".TH SNUG 1 \"\" \"snug 1.2\\-3\"\n"));
+  std::istringstream lines(page);
+  const std::set<std::string> known{".TH", ".SH", ".B", ".I", ".TP", ".P"};
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with('.') || line.starts_with('\''))
+      EXPECT_TRUE(known.contains(line.substr(0, line.find(' ')))) << line;
+  for (const Command& command : commands()) EXPECT_THAT(page, testing::HasSubstr("\n.B " + command.name + "\n"));
+  EXPECT_THAT(page, testing::HasSubstr("\n.TP\n.B \\-\\-learning\\-rate \\fIFLOAT\\fR\n"));
+  size_t options = 0;
+  for (size_t at = 0; (at = page.find(".B \\-\\-", at)) != page.npos; at++) options++;
+  EXPECT_EQ(options, option_specs().size() + 1);  // and --help
+}
 
 TEST(OptionPages, DISABLED_Rewrite) { std::ofstream(kPage) << options_page(); }
 

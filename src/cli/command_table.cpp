@@ -86,7 +86,8 @@ const std::vector<Command>& commands() {
        "-> a job file, with what became of each; exit 2 if what is trained would change",
        std::vector<std::string>{"out", "overwrite", "ranks"}, translate_command, false},
       {"schema",
-       "the options as a table: a JSON schema of job files for editors, a page, or a completion for bash",
+       "the options as a table: a JSON schema of job files for editors, a page, a manual page, or a completion for "
+       "bash",
        std::vector<std::string>(),
        {},
        false},

@@ -58,10 +58,12 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   if (command == "import") {
     app.add_option("file", given.flags.file, "the GGUF file, or the directory or id of the model")->required();
   } else if (command == "schema") {
-    app.add_option("--as", given.flags.format,
-                   "json: a schema of job files, for editors; markdown: a page; bash: what completes command lines")
+    app.add_option(
+           "--as", given.flags.format,
+           "json: a schema of job files, for editors; markdown: a page; man: snug(1); bash: what completes command "
+           "lines")
         ->type_name("WORD")
-        ->check(CLI::IsMember({"json", "markdown", "bash"}))
+        ->check(CLI::IsMember({"json", "markdown", "man", "bash"}))
         ->allow_extra_args(false);
   } else if (command == "doctor") {
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
@@ -211,7 +213,9 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
 // Prints the table of options in one of its forms.
 int print_options(const std::string& form, const CLI::App& app) {
   if (form != "bash") {
-    fmt::print("{}", form == "markdown" ? options_page() : job_schema() + "\n");
+    fmt::print("{}", form == "markdown" ? options_page()
+                     : form == "man"    ? man_page(SNUG_VERSION, commands())
+                                        : job_schema() + "\n");
     return kDone;
   }
   std::vector<CommandWords> words;

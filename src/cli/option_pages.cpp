@@ -131,6 +131,46 @@ std::string options_page() {
   return page;
 }
 
+namespace {
+
+// Returns a text of which man takes nothing for its own: a dash is one of the keyboard's, and no line is a command.
+std::string in_roff(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if ((out.empty() || out.back() == '\n') && (c == '.' || c == '\'')) out += "\\&";
+    out += c == '-' ? "\\-" : c == '\\' ? "\\e" : std::string{c};
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string man_page(const std::string& version, const std::vector<Command>& commands) {
+  std::string page = fmt::format(
+      ".TH SNUG 1 \"\" \"snug {}\"\n.SH NAME\nsnug \\- fine-tune large language models on the machine one has\n"
+      ".SH SYNOPSIS\n.B snug\n.I COMMAND\n[\n.I JOB.YAML\n] [\n.I OPTIONS\n]\n.SH DESCRIPTION\n"
+      "Says, to the byte, what a job takes before it starts, picks the fastest arrangement that fits, and runs it.\n"
+      "Every option is a key of the job file, with underscores, and a flag, which wins.\n.SH COMMANDS\n",
+      in_roff(version));
+  for (const Command& command : commands)
+    page += fmt::format(".TP\n.B {}\n{}\n", in_roff(command.name), in_roff(command.help));
+  page += ".P\n.B snug\n.I COMMAND\n.B \\-\\-help\nlists what a command takes.\n";
+  std::string group;
+  for (const OptionSpec& spec : option_specs()) {
+    if (spec.group != group) {
+      group = spec.group;
+      page += fmt::format(".SH \"{}\"\n", in_roff(group));
+    }
+    page += fmt::format(".TP\n.B {}{}\n{}\n", in_roff(spec.flag()),
+                        spec.is_bool() ? "" : fmt::format(" \\fI{}\\fR", in_roff(value_name(spec.type))),
+                        in_roff(help_line(spec)));
+  }
+  return page +
+         ".SH \"EXIT STATUS\"\n0; 2 where options, files or data are not as they should be; 3 where nothing fits; 4 "
+         "where "
+         "the machine, a GPU or another rank failed; 130 after an interrupt; 1 for a bug.\n";
+}
+
 std::string bash_completion(const std::vector<CommandWords>& commands) {
   std::string names, flags, words;
   for (const CommandWords& command : commands) {

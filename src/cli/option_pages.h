@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_table.h"
 #include "cli/options.h"
 
 namespace snug {
@@ -18,6 +19,9 @@ std::string job_schema();
 
 // Returns a page in Markdown: a table of options for each group.
 std::string options_page();
+
+// Returns the manual page snug(1), in the language of man (groff_man(7)), of a version and the commands.
+std::string man_page(const std::string& version, const std::vector<Command>& commands);
 
 // Holds the flags of a command.
 struct CommandWords {
