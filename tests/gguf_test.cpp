@@ -324,7 +324,7 @@ TEST(GgufImportErrors, NameWhatIsNotSupported) {
   other.start(3, 0, 1).string("general.architecture").number(8u).string("mamba2");
   EXPECT_TRUE(
       fails_with<UserError>([&] { gguf_model_config(parse(other.text)); },
-                            "key 'general.architecture': found \"mamba2\", expected one of \"llama\", \"qwen2\", "));
+                            "key 'general.architecture': found \"mamba2\", expected one of \"llama\", \"mistral3\", "));
 }
 
 }  // namespace
