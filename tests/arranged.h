@@ -32,11 +32,13 @@ struct TinyCase {
   BaseFormat base = BaseFormat::Plain;
   bool fp8_products = false;
   std::optional<double> dora{};  // the dropout of fresh adapters whose norms are trained
+  Optimizer optimizer = Optimizer::AdamW;
 
   JobSpec job() const {
     JobSpec spec =
         dora ? dora_job() : tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
     if (spec.model.tower) spec.cut.patches = {68};  // some more than a sample has
+    spec.numerics.optimizer = optimizer;
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;
     if (fp8_products) spec.cut.sequence_length = 48;  // a multiple of kFp8Multiple

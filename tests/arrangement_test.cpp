@@ -220,8 +220,10 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
         turned = compiled.has(Task::Reapply) && !turned;
         if (deferred && step != 0) add(Task::Flush);
         if (deferred && step == 0) continue;
+        if (compiled.has(Task::ToAverage)) add(Task::ToAverage);
         add(Task::Evaluate);
         add(Task::Save);
+        if (compiled.has(Task::FromAverage)) add(Task::FromAverage);
       }
       for (uint64_t seed = 0; seed < 3; seed++) {
         const ReplayResult result = replay(compiled.set, compiled.plan, sequence, seed);
@@ -231,6 +233,8 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
 }
 
 #endif
+
+constexpr Optimizer kScheduleFree = Optimizer::ScheduleFreeAdamW;
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, Arrangements,
@@ -260,7 +264,10 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true, 0.0},
                     TinyCase{"../vision/minicpmv", false, DType::F32, 2},
                     TinyCase{"../vision/minicpmv", false, DType::BF16, 2},
-                    TinyCase{"../vision/minicpmv", true, DType::BF16, 1, BaseFormat::Int8}));
+                    TinyCase{"../vision/minicpmv", true, DType::BF16, 1, BaseFormat::Int8},
+                    TinyCase{"qwen2", false, DType::BF16, 2, BaseFormat::Plain, false, std::nullopt, kScheduleFree},
+                    TinyCase{"llama", true, DType::F32, 2, BaseFormat::Plain, false, std::nullopt, kScheduleFree},
+                    TinyCase{"granite", true, DType::BF16, 1, BaseFormat::Int8, false, 0.25, kScheduleFree}));
 
 }  // namespace
 }  // namespace snug

@@ -101,6 +101,43 @@ inline void add_lion(OpCases& cases) {
               gradient, split, finite, count);
 }
 
+inline void add_schedule_free(OpCases& cases) {
+  const auto weights = [](OpCase& c, bool split, const Shape& n) {
+    c.operands.push_back(inout("w", split ? DType::BF16 : DType::F32, n));
+    if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
+  };
+  for (const bool split : {false, true})
+    for (const int64_t count : {20011, 20016}) {
+      const Shape n{count};
+      for (const DType gradient : kActivations)
+        for (const double finite : {1.0, 0.0}) {
+          const std::string what =
+              fmt::format("{}{}{}.n{}", name(gradient), split ? ".split" : "", finite != 0 ? "" : ".not_finite", count);
+          OpCase c{"schedule_free_adamw." + what,
+                   ScheduleFreeAdamW{0.9, 0.99, 1e-8, 0.1, split},
+                   {in("g", gradient, n)},
+                   {.step = 7, .learning_rate = 1e-2, .average_share = 0.3},
+                   1e-6,
+                   1e-7};
+          weights(c, split, n);
+          if (split) c.master = 1;
+          c.operands.push_back(inout("d", DType::F32, n));
+          c.operands.push_back(inout("v", DType::F32, n, uniform(0, 1)));
+          c.operands.push_back(in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})));
+          cases.push_back(c);
+        }
+      OpCase c{fmt::format("schedule_free_average{}.n{}", split ? ".split" : "", count),
+               ScheduleFreeAverage{0.9, split},
+               {in("d", DType::F32, n)},
+               {},
+               1e-6,
+               1e-7};
+      weights(c, split, n);
+      if (split) c.master = 1;
+      cases.push_back(c);
+    }
+}
+
 inline void add_adamw(OpCases& cases) {
   const auto adamw = [&](std::string what, DType gradient, bool split, const RuntimeScalars& runtime, double finite) {
     const Shape n{20011};

@@ -284,6 +284,7 @@ class TinyTrainer {
     facts_.loss_scale = static_cast<float>(loss_factor_ / static_cast<double>(loss_tokens(samples)));
     facts_.step = number;
     facts_.learning_rate = learning_rate;
+    facts_.average_share = 1 / static_cast<double>(number);  // at a constant rate
     // Blocks go to passes, and within a pass to ranks.
     const auto share = static_cast<int64_t>(samples.size()) / cut.passes / cut.ranks;
     batches_.clear();

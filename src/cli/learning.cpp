@@ -69,6 +69,11 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
     notes.push_back(fmt::format("preference_loss {} with label_smoothing 0 is sigmoid", options.preference_loss));
   if (options.objective == "sft" && (options.label_smoothing > 0 || options.z_loss > 0) && !options.validation.empty())
     notes.emplace_back("the held-out loss is the cross-entropy alone, without label smoothing and z-loss");
+  if (options.optimizer == "schedule_free_adamw" && options.schedule != "constant")
+    notes.push_back(fmt::format(
+        "schedule_free_adamw is made for a rate that does not fall: found schedule {}; --schedule constant with "
+        "--warmup-ratio does not",
+        options.schedule));
   if (learning_rate(options) == 0)
     notes.emplace_back("learning_rate is 0: steps are taken and measured, and nothing is learnt");
   if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)

@@ -145,6 +145,24 @@ void require_quantizable(const JobSpec& spec) {
                  to_string(param.shape), kFp8Multiple);
 }
 
+// Requires that what is asked for is there for the optimizer.
+void require_options_of_optimizer(const Numerics& n, const Options& options) {
+  if (n.optimizer == Optimizer::AdamW) return;
+  if (n.state != StateFormat::Fp32)
+    user_error("state_format: found {}, expected fp32: {} keeps its states in fp32 (--optimizer adamw has formats)",
+               options.state_format, options.optimizer);
+  if (n.optimizer == Optimizer::Lion && options.epsilon != Options().epsilon)
+    user_error("epsilon: found {}, expected nothing: lion divides by nothing (--optimizer adamw does)",
+               options.epsilon);
+  if (n.optimizer != Optimizer::ScheduleFreeAdamW) return;
+  if (n.beta1 == 0)
+    user_error("beta1: found 0, expected a number above it: schedule_free_adamw divides by it; adamw takes 0");
+  if (options.objective == "kto")
+    user_error(
+        "optimizer: found schedule_free_adamw, expected adamw or lion: kto scores replies before each step, by the "
+        "weights that are trained, and what is evaluated of schedule-free training is their average");
+}
+
 }  // namespace
 
 Numerics numerics_of(const Options& options) {
@@ -153,7 +171,7 @@ Numerics numerics_of(const Options& options) {
   n.fp8_products = options.compute == "fp8";
   n.accumulator = dtype_option(options.gradient_accumulator);
   n.beta1 = options.beta1;
-  n.optimizer = options.optimizer == "lion" ? Optimizer::Lion : Optimizer::AdamW;
+  n.optimizer = optimizer_from_name(options.optimizer);
   n.beta2 = options.beta2.value_or(n.optimizer == Optimizer::Lion ? 0.99 : 0.999);
   n.epsilon = options.epsilon;
   n.weight_decay = options.weight_decay;
@@ -164,12 +182,7 @@ Numerics numerics_of(const Options& options) {
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16
                                              : StateFormat::Fp32;
-  if (n.optimizer == Optimizer::Lion && n.state != StateFormat::Fp32)
-    user_error("state_format: found {}, expected fp32: lion keeps one moment, in fp32, which is half of what adamw has",
-               options.state_format);
-  if (n.optimizer == Optimizer::Lion && options.epsilon != Options().epsilon)
-    user_error("epsilon: found {}, expected nothing: lion divides by nothing (--optimizer adamw does)",
-               options.epsilon);
+  require_options_of_optimizer(n, options);
   if (n.state == StateFormat::Bit8 && n.compute != DType::BF16)
     user_error("state_format 8bit keeps weights in bf16 alone: found compute {}, expected bf16", options.compute);
   return n;

@@ -203,8 +203,11 @@ std::vector<OptionSpec> training_specs() {
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
-      word_option("optimizer", &O::optimizer, {"adamw", "lion"},
-                  "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate"),
+      word_option(
+          "optimizer", &O::optimizer, {"adamw", "lion", "schedule_free_adamw"},
+          "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate; "
+          "schedule_free_adamw trains weights that are beta1 of their average and else newer, and evaluates and "
+          "saves that average, so that a constant schedule does"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "apart from the gradient, not on norms and biases (0)"),
       number_option("beta1", &O::beta1, 0, kMostBeta, "of the first moment; of lion, of what gives the sign (0.9)"),
       open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment, or lion's one (0.999; lion 0.99)"),

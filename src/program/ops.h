@@ -530,6 +530,22 @@ struct Lion {
   double rate = 1;  // by which the learning rate is multiplied
 };
 
+// Schedule-free AdamW (Defazio et al., arXiv:2405.15682), as AdamW but for this: w is y, where gradients are taken, and
+// d is z - y of the base sequence z. With u = g / (sqrt(v / (1 - beta2^step)) + epsilon) + decay y and c, the share of
+// the newest z in the average: y += c d - lr (1 - beta1 (1 - c)) u, d = (1 - c) (d - lr beta1 u).   g r [n], w rw [n]
+// (fp32; or bf16, with lo), lo rw [n] int16 ? split, d rw [n] fp32, v rw [n] fp32, scalars r. RuntimeScalars has c too.
+struct ScheduleFreeAdamW {
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  bool split = false;
+  double rate = 1;  // by which the learning rate is multiplied
+};
+
+// Puts schedule-free training's average, y - d (1 - beta1) / beta1, in y's place.   d r [n] fp32, w rw, lo rw ? split.
+struct ScheduleFreeAverage {
+  double beta1 = 0.9;
+  bool split = false;
+};
+
 // ---- Host and disk --------------------------------------------------------------------------------------------------
 
 // Says what the CPU does to arena bytes, on the Host lane. The code that emits the op (plan/) sets its operands, and
@@ -565,15 +581,14 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs =
-    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
-                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
-                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
-                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
-                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
-                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
-                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
-                 FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize>;
+using Attrs = std::variant<
+    Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend,
+    CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate,
+    Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward,
+    GatherRows, ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange,
+    SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward,
+    Activate, ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
+    FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize, ScheduleFreeAdamW, ScheduleFreeAverage>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

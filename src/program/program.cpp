@@ -119,6 +119,10 @@ constexpr auto describe(const AdamW&) {
   return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "format", "seed", "stream", "first",
                      "rate");
 }
+constexpr auto describe(const ScheduleFreeAdamW&) {
+  return describe_as("schedule_free_adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "rate");
+}
+constexpr auto describe(const ScheduleFreeAverage&) { return describe_as("schedule_free_average", "beta1", "split"); }
 constexpr auto describe(const HostTask&) { return describe_as("host_task", "job", "index"); }
 constexpr auto describe(const ReadFile&) { return describe_as("read_file", "file", "offset"); }
 constexpr auto describe(const WriteFile&) { return describe_as("write_file", "file", "offset"); }

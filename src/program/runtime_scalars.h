@@ -17,6 +17,7 @@ struct RuntimeScalars {
   float loss_scale = 0;   // 1 / loss tokens, or pairs, of the whole step over all ranks and passes
   int64_t step = 0;       // counted from 1
   double learning_rate = 0;
+  double average_share = 1;               // of the newest iterate in the average of schedule-free training
   int64_t position = 0;                   // tokens in the cache already, in generation
   int64_t first_token = 0;                // first token of this pass on this rank, counted over the whole step
   int64_t tokens_before = 0;              // in documents that come before this pass's in the step's order of data

@@ -30,6 +30,8 @@ nlohmann::ordered_json json_of(const CheckpointState& state) {
   if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
   if (state.best_metric != CheckpointState().best_metric) json["best_metric"] = state.best_metric;
   if (state.evaluations_since_best > 0) json["evaluations_since_best"] = state.evaluations_since_best;
+  if (state.average.sum > 0)
+    json["average"] = {{"largest_rate", state.average.largest_rate}, {"sum", state.average.sum}};
   for (const Field& field : state.fields)
     if (!field.is_default()) json["fields"][field.group][field.name] = field.value;
   return json;
@@ -94,6 +96,10 @@ CheckpointState parse_state(std::string_view text, const std::string& source) {
   if (fields.has("best_eval_loss")) state.best_eval_loss = fields.number("best_eval_loss", -kLargest, kLargest);
   state.best_metric = fields.string("best_metric", state.best_metric);
   state.evaluations_since_best = fields.integer("evaluations_since_best", 0, kMost, 0);
+  if (fields.has("average")) {
+    const JsonObject average = fields.object("average");
+    state.average = {average.number("largest_rate", 0, kLargest), average.number("sum", 0, kLargest)};
+  }
   state.fields = read_fields(ordered.contains("fields") ? ordered["fields"] : nullptr, fields);
   return state;
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/fields.h"
+#include "train/schedule.h"
 
 namespace snug {
 
@@ -18,6 +19,7 @@ struct CheckpointState {
   int64_t best_step = 0;
   std::string best_metric = "eval_loss";
   int64_t evaluations_since_best = 0;
+  AverageWeights average{};  // of schedule-free training
 };
 
 constexpr uint64_t kMaxStateFile = 1 << 20;  // bytes

@@ -67,4 +67,11 @@ double Schedule::at(int64_t step) const {
   return peak * (least + (1 - least) * share(done));
 }
 
+double AverageWeights::add(double rate) {
+  largest_rate = std::max(largest_rate, rate);
+  const double weight = largest_rate * largest_rate;
+  sum += weight;
+  return sum > 0 ? weight / sum : 0;
+}
+
 }  // namespace snug

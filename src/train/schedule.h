@@ -38,4 +38,13 @@ struct Schedule {
   double share(int64_t done) const;
 };
 
+// Holds what the average of schedule-free training has taken in so far: each iterate weighs as the square of the
+// largest rate up to its step (Defazio et al., arXiv:2405.15682, with r = 0).
+struct AverageWeights {
+  double largest_rate = 0, sum = 0;
+
+  // Takes in the iterate of the next step, whose rate this is, and returns its share in the average.
+  double add(double rate);
+};
+
 }  // namespace snug

@@ -64,6 +64,7 @@ void Session::run(Task task, const RuntimeScalars& runtime, int shape) {
     return executor_->run(at(pending(task), shape), runtime, {}, &before);
   }
   flush();
+  exchange_weights_for(task);
   executor_->run(at(task, shape), runtime);
   if (task != Task::Update) return;
   if (compiled_.has(Task::Flush)) pending_ = runtime;
@@ -84,6 +85,12 @@ void Session::reapply() {
 void Session::flush() {
   reapply();
   if (pending_) executor_->run(at(Task::Flush), *std::exchange(pending_, std::nullopt));
+}
+
+void Session::exchange_weights_for(Task task) {
+  if (!compiled_.has(Task::ToAverage) || uses_average(task) == averaged_) return;
+  executor_->run(at(averaged_ ? Task::FromAverage : Task::ToAverage), {});
+  averaged_ = !averaged_;
 }
 
 void Session::load() {
@@ -122,6 +129,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     std::ranges::copy(header, views[0].as<uint8_t>());
   });
   flush();
+  exchange_weights_for(task);
   executor_->run(at(task), {}, pointers);
   executor_->finish();
   for (File& file : files) {

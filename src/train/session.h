@@ -32,7 +32,8 @@ class Session {
   // Sets what a job on the host does; to be called before a program with such an op runs.
   void on(HostJob job, HostHandler handler) { handlers_[job] = std::move(handler); }
 
-  // Runs a program that touches no files. A deferred update is made by the next step's first pass or by a program that
+  // Runs a program that touches no files. In schedule-free training weights are the average where a program
+  // uses_average(), and y in any other. A deferred update is made by the next step's first pass or by a program that
   // needs the weights earlier; a speculative update that was clipped is reapplied by whatever comes next. `shape` is
   // one of the cut's, for passes.
   void run(Task task, const RuntimeScalars& runtime = {}, int shape = 0);
@@ -78,6 +79,7 @@ class Session {
 
  private:
   void reapply();
+  void exchange_weights_for(Task task);
   ProgramId at(Task task, int shape = 0) const { return compiled_.at(task, swapped_, shape); }
   const OutputFiles& files_of(Task task) const;
 
@@ -92,6 +94,7 @@ class Session {
   std::optional<RuntimeScalars> pending_;  // those of a step whose update is deferred
   std::optional<RuntimeScalars> reapply_;  // those of a step whose speculative update is to be made again
   bool swapped_ = false;                   // state is in its back buffer
+  bool averaged_ = false;                  // weights are the average
   bool clipped_ = false;                   // in the last update
   int64_t reapplied_ = 0;
 };

@@ -182,6 +182,7 @@ void Trainer::restore() {
     if (session_.rank() == 0) options_.log(line);
   };
   state_.step = saved.step;
+  state_.average = saved.average;
   if (const auto cut = changed(kCutFields); !cut.empty())
     say(fmt::format(
         "a step is cut otherwise than in the checkpoint ({}): the data are the same, sums go in another order",
@@ -289,6 +290,8 @@ void Trainer::do_step(int64_t number) {
   runtime.loss_scale = static_cast<float>(1.0 / divisor);
   runtime.step = number;
   runtime.learning_rate = options_.schedule.at(number);
+  if (session_.spec().numerics.optimizer == Optimizer::ScheduleFreeAdamW)
+    runtime.average_share = state_.average.add(runtime.learning_rate);
   run_passes(runtime);
   session_.run(Task::Update, runtime);
   if (scalars_.finite == 0) refuse_non_finite(number);

@@ -51,6 +51,13 @@ void put_lion(Translator& t, const Setting& setting, bool with_adams_numbers) {
     t.put("beta2", "0.999", setting, Mark::Same, "with AdamW's beta2 of 0.999");
 }
 
+// Their warm-up is the schedule's and, in steps, the optimizer's besides.
+void put_schedule_free(Translator& t, const Setting& setting) {
+  const bool twice = t.has("warmup_steps");
+  t.put("optimizer", "schedule_free_adamw", setting, twice ? Mark::Changed : Mark::Same,
+        twice ? "the rate warms up once, theirs by schedule and optimizer both" : "");
+}
+
 void finish_one_optimizer(Translator& t, const char* name) {
   for (const Setting* setting : t.all_held(name)) {
     const int bits = bits_of(setting->value);
@@ -58,6 +65,8 @@ void finish_one_optimizer(Translator& t, const char* name) {
       t.judge(*setting, Mark::Same, "nothing stands there");
     else if (is_lion(setting->value))
       put_lion(t, *setting, name == std::string_view("optimizer"));
+    else if (lower_case(setting->value) == "schedule_free_adamw")
+      put_schedule_free(t, *setting);
     else if (bits == 8)
       t.put("state_format", "8bit", *setting, Mark::Changed, "moments are codes of 8 bits in blocks of snug's own");
     else if (bits == 16)

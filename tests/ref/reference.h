@@ -455,31 +455,31 @@ class Reference {
 
   void operator()(const AdamW& op) {
     const size_t lo = op.split ? 1 : 0;
-    Tensor &w = o_[1], &m = o_[2 + lo], &v = o_[3 + lo];
+    Tensor &m = o_[2 + lo], &v = o_[3 + lo];
     if (o_.back()[2] == 0) return;
-    if (op.format != StateFormat::Fp32) return rounded_adamw(op, w, m, v);
-    for (int64_t i = 0; i < w.shape.count(); i++) {
-      const double before = op.split ? join(w[i], o_[2][i]) : w[i];
-      const double x = adamw_step<double>(op, facts_, before, o_[0][i] * o_.back()[1], m[i], v[i]);
-      if (op.split)
-        split(x, w[i], o_[2][i]);
-      else
-        w[i] = x;
-    }
+    if (op.format != StateFormat::Fp32) return rounded_adamw(op, o_[1], m, v);
+    update_weights(op.split, [&](int64_t i, double w) {
+      return adamw_step<double>(op, facts_, w, o_[0][i] * o_.back()[1], m[i], v[i]);
+    });
   }
 
   void operator()(const Lion& op) {
-    const size_t lo = op.split ? 1 : 0;
-    Tensor &w = o_[1], &m = o_[2 + lo];
+    Tensor& m = o_[op.split ? 3 : 2];
     if (o_.back()[2] == 0) return;
-    for (int64_t i = 0; i < w.shape.count(); i++) {
-      const double before = op.split ? join(w[i], o_[2][i]) : w[i];
-      const double x = lion_step(op, facts_, before, o_[0][i] * o_.back()[1], m[i]);
-      if (op.split)
-        split(x, w[i], o_[2][i]);
-      else
-        w[i] = x;
-    }
+    update_weights(op.split,
+                   [&](int64_t i, double w) { return lion_step(op, facts_, w, o_[0][i] * o_.back()[1], m[i]); });
+  }
+
+  void operator()(const ScheduleFreeAdamW& op) {
+    Tensor &d = o_[op.split ? 3 : 2], &v = o_[op.split ? 4 : 3];
+    if (o_.back()[2] == 0) return;
+    update_weights(op.split, [&](int64_t i, double y) {
+      return schedule_free_step(op, facts_, y, o_[0][i] * o_.back()[1], d[i], v[i]);
+    });
+  }
+
+  void operator()(const ScheduleFreeAverage& op) {
+    update_weights(op.split, [&](int64_t i, double y) { return y - (1 - op.beta1) / op.beta1 * o_[0][i]; });
   }
 
   void operator()(const SumRanks& op) {
@@ -513,6 +513,19 @@ class Reference {
   }
 
  private:
+  // Replaces every weight, operand 1 and where `is_split` its low bits behind it, by what step(i, weight) returns.
+  template <class Step>
+  void update_weights(bool is_split, const Step& step) {
+    Tensor& w = o_[1];
+    for (int64_t i = 0; i < w.shape.count(); i++) {
+      const double x = step(i, is_split ? join(w[i], o_[2][i]) : w[i]);
+      if (is_split)
+        split(x, w[i], o_[2][i]);
+      else
+        w[i] = x;
+    }
+  }
+
   // Quantizes what has just been computed: the operands `from`, and those after the one numbered `last`.
   void quantize_after(size_t last, const Quantize& op, const std::vector<size_t>& from) {
     std::vector<Tensor> operands;

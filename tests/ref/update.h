@@ -47,6 +47,18 @@ inline double lion_step(const Lion& op, const RuntimeScalars& runtime, double w,
   return w * (1 - runtime.learning_rate * op.weight_decay) - runtime.learning_rate * sign;
 }
 
+// One step of schedule-free AdamW of one element, by z as its authors have it; d = z - y and v are brought forward.
+inline double schedule_free_step(const ScheduleFreeAdamW& op, const RuntimeScalars& runtime, double y, double g,
+                                 double& d, double& v) {
+  const double lr = runtime.learning_rate, c = runtime.average_share, z = y + d;
+  v = op.beta2 * v + (1 - op.beta2) * g * g;
+  const double corrected = v / (1 - std::pow(op.beta2, static_cast<double>(runtime.step)));
+  const double change = g / (std::sqrt(corrected) + op.epsilon) + op.weight_decay * y;
+  const double next = (1 - c) * y + c * z + lr * (op.beta1 * (1 - c) - 1) * change;
+  d = z - lr * change - next;
+  return next;
+}
+
 // The two bf16 numbers next to x are chosen by where x lies between them: with `random` of 65536 equal chances.
 inline double stochastic_bf16(float x, uint32_t random) {
   if (!std::isfinite(x)) return static_cast<double>(x);

@@ -13,6 +13,7 @@ foreach(name
         cli_owner_test
         cli_plan_test
         cli_evaluation_test
+        cli_optimizer_test
         cli_preferences_test
         cli_reward_test
         cli_report_test

@@ -82,6 +82,8 @@ struct Bind {
   Launch operator()(const ClipFactor& a) const { return cpu::bind_clip_factor(a, operands); }
   Launch operator()(const AdamW& a) const { return cpu::bind_adamw(a, operands); }
   Launch operator()(const Lion& a) const { return cpu::bind_lion(a, operands); }
+  Launch operator()(const ScheduleFreeAdamW& a) const { return cpu::bind_schedule_free_adamw(a, operands); }
+  Launch operator()(const ScheduleFreeAverage& a) const { return cpu::bind_schedule_free_average(a, operands); }
   Launch operator()(const HostTask&) const { return refuse(); }
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }

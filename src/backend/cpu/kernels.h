@@ -64,5 +64,7 @@ Launch bind_clip_factor(const ClipFactor& clip, Operands operands);
 
 Launch bind_adamw(const AdamW& adamw, Operands operands);
 Launch bind_lion(const Lion& lion, Operands operands);
+Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands);
+Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands);
 
 }  // namespace snug::cpu

@@ -93,6 +93,10 @@ struct Bind {
   Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
   Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
   Launch operator()(const Lion& a) const { return cuda::bind_lion(a, operands, stream); }
+  Launch operator()(const ScheduleFreeAdamW& a) const { return cuda::bind_schedule_free_adamw(a, operands, stream); }
+  Launch operator()(const ScheduleFreeAverage& a) const {
+    return cuda::bind_schedule_free_average(a, operands, stream);
+  }
   Launch operator()(const AllGather&) const { return refuse(); }  // of one rank only
   Launch operator()(const Exchange&) const { return refuse(); }
   Launch operator()(const HostTask&) const { return refuse(); }

@@ -24,6 +24,8 @@ std::string_view phase_of(Task task) {
     case Task::Reapply:
       return "step";
     case Task::Evaluate:
+    case Task::ToAverage:
+    case Task::FromAverage:
       return "eval";
     case Task::Score:
       return "reference";
@@ -116,6 +118,7 @@ class StepPricing {
   // what they wait for.
   static Lane worker(const Op& op) {
     const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<Lion>(op.attrs) ||
+                          std::holds_alternative<ScheduleFreeAdamW>(op.attrs) ||
                           std::holds_alternative<SumRanks>(op.attrs) || std::holds_alternative<NormPartials>(op.attrs);
     return computes ? Lane::Compute : op.lane;
   }

@@ -31,8 +31,11 @@ class Storage::ArrayAllocator {
     return hold(std::move(name), kind, dtype, block, Role::Weight, placement_.weights, shard_weights());
   }
   Array state(std::string name, DType dtype, int64_t block = 1) const {
-    return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states,
-                placement_.shard_states || shard_weights());
+    return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states, shard_states());
+  }
+  Array training_point(std::string name, DType dtype, bool where_gradients_are) const {
+    return hold(std::move(name), SegmentKind::Trained, dtype, 1, Role::State,
+                where_gradients_are ? placement_.gradients : placement_.states, shard_states(), Life::Carried);
   }
   Operand numbers(std::string_view name, int64_t count) const {
     if (count == 0) return {};
@@ -41,10 +44,11 @@ class Storage::ArrayAllocator {
   }
 
  private:
+  bool shard_states() const { return placement_.shard_states || shard_weights(); }
   bool shard_weights() const { return placement_.shard_weights || placement_.weights != Space::Device; }
 
-  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space,
-             bool sharded) const {
+  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space, bool sharded,
+             Life life = Life::Persistent) const {
     const Topology& topology = layout_.topology();
     ShardedArray array;
     array.block = block;
@@ -52,7 +56,7 @@ class Storage::ArrayAllocator {
     if (topology.ranks > 1 && !sharded) array.sharers = Ranks::Parts;
     if (topology.replicas > 1 && sharded) array.sharers = Ranks::Peers;
     array.values = new_tensor(set_, fmt::format("group.{}.{}{}", group_, prefix_, name), dtype,
-                              {array.span.count() / block}, role, space, Life::Persistent);
+                              {array.span.count() / block}, role, space, life);
     return {std::move(name), array};
   }
 
@@ -83,6 +87,8 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
     states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, moments));
     states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, moments));
+    training_points_.push_back(trained.empty() || !moments ? std::vector<Array>{}
+                                                           : allocate_points(allocator, strategy));
     tables_.push_back(allocator.numbers("table", number_table(g)));
     constants_.push_back(allocator.numbers("constants", number_constants(g)));
   }
@@ -114,12 +120,26 @@ std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, boo
     states.push_back(allocator.state("first_moment", DType::F32));
     return states;
   }
+  if (numerics_.optimizer == Optimizer::ScheduleFreeAdamW) {
+    for (const char* const name : {"z_minus_y", "second_moment"}) states.push_back(allocator.state(name, DType::F32));
+    return states;
+  }
   for (const std::string_view name : {"first_moment", "second_moment"})
     states.push_back(allocator.state(std::string(name), moment));
   for (const std::string_view name : {"first_moment_scales", "second_moment_scales"})
     if (numerics_.state == StateFormat::Bit8)
       states.push_back(allocator.state(std::string(name), DType::F32, kStateBlock));
   return states;
+}
+
+// Takes the place of gradients, which are gone by then, or of states where gradients are never there as a whole.
+std::vector<Array> Storage::allocate_points(const ArrayAllocator& allocator, const Strategy& strategy) const {
+  std::vector<Array> points;
+  if (numerics_.optimizer != Optimizer::ScheduleFreeAdamW) return points;
+  const bool has_gradients = !strategy.update_in_backward;
+  points.push_back(allocator.training_point("y", numerics_.compute, has_gradients));
+  if (numerics_.split_master()) points.push_back(allocator.training_point("y_low", DType::I16, has_gradients));
+  return points;
 }
 
 // Gives the quantized parameters of a group their places in its table, and returns the table's length.

@@ -46,6 +46,9 @@ class Storage {
   const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].sharded; }
   // Returns what the optimizer and checkpoints keep of a trained segment, in a fixed order.
   const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
+  // Returns where y is kept while weights hold the average (plan/lowering/average.h): the weights, and their low bits.
+  // Empty if the optimizer makes no average.
+  const std::vector<Array>& training_points(int group) const { return training_points_[static_cast<size_t>(group)]; }
   // Returns where a step's update writes the states: in place or, for a group that speculates, in its back buffer.
   const std::vector<Array>& next_states(int group) const {
     return speculates(group) ? states_[1][static_cast<size_t>(group)] : states(group);
@@ -76,6 +79,7 @@ class Storage {
   class ArrayAllocator;
   std::vector<Array> allocate_codes(const ArrayAllocator& allocator) const;
   std::vector<Array> allocate_states(const ArrayAllocator& allocator, bool moments) const;
+  std::vector<Array> allocate_points(const ArrayAllocator& allocator, const Strategy& strategy) const;
   int64_t number_table(int group);
   int64_t number_constants(int group);
 
@@ -84,6 +88,7 @@ class Storage {
   Numerics numerics_;
   std::vector<std::array<std::vector<Array>, kSegmentKinds.size()>> weights_;  // by group, SegmentKind
   std::array<std::vector<std::vector<Array>>, 2> states_;                      // by buffer, group
+  std::vector<std::vector<Array>> training_points_;                            // by group
   std::vector<Operand> tables_;                                                // by group
   std::vector<Span> table_spans_;                                              // by ParamId
   std::vector<Operand> constants_;                                             // by group

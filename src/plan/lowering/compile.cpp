@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "plan/lowering/average.h"
 #include "plan/lowering/load.h"
 #include "plan/lowering/lower.h"
 #include "program/pack.h"
@@ -33,6 +34,8 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
       {Task::Score, {Task::Score, Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::ToAverage, {Task::Evaluate, Task::Save, Task::Export}},
+      {Task::FromAverage, {Task::Pass, Task::First}},
       {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
       {Task::Export, {Task::Save}},
       {Task::Prefill, {Task::Prefill, Task::Decode, Task::Look}},
@@ -99,6 +102,8 @@ class Compiler {
           spec.numerics.max_grad_norm);
     check(!spec.strategy.update_in_backward || spec.strategy.reduce_in_backward,
           "updates in the backward of gradients that are reduced after it");
+    check(spec.numerics.optimizer != Optimizer::ScheduleFreeAdamW || !spec.objective.scores_others(),
+          "replies scored before each step by the average of schedule-free training, not by what is trained");
     check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
           "updates in the backward speculate on nothing");
   }
@@ -259,6 +264,11 @@ class Compiler {
     if (spec_.evaluate || spec_.objective.scores_others()) lower_evaluations();
     lower_scorings();
 
+    if (spec_.numerics.optimizer == Optimizer::ScheduleFreeAdamW)
+      for_both_buffers([&] {
+        lower_to_average(job_, add(Task::ToAverage));
+        lower_from_average(job_, add(Task::FromAverage));
+      });
     result_.saved = saved_files();
     for_both_buffers([&] {
       Emitter save(result_.set, add(Task::Save), facts_);
@@ -293,14 +303,22 @@ class Compiler {
       const Task task = key.task;
       const bool updated = task == Task::Update || task == Task::Reapply;
       for (const Task next : updated&& result_.has(Task::Flush) ? with_pending : successors().at(task))
-        link(program, next);
+        link(program, bridge(task, next));
       if (task == Task::Update) link(program, Task::Reapply);
     }
   }
 
+  // Returns the task that must come before `next` can: of two of which one uses the average, the exchange of weights.
+  Task bridge(Task task, Task next) const {
+    if (!result_.has(Task::ToAverage) || uses_average(task) == uses_average(next)) return next;
+    return uses_average(next) ? Task::ToAverage : Task::FromAverage;
+  }
+
   void link(ProgramId program, Task next) {
     for (const auto& [key, follower] : result_.programs)
-      if (key.task == next) result_.set.programs[program].next.push_back(follower);
+      if (std::vector<ProgramId>& all = result_.set.programs[program].next;
+          key.task == next && std::ranges::find(all, follower) == all.end())
+        all.push_back(follower);
   }
 
   void note_owned() {
@@ -345,9 +363,10 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 18> kNames{
-      "load",  "restore", "pass",     "first", "middle", "last",   "pass_pending", "first_pending", "update",
-      "flush", "reapply", "evaluate", "score", "save",   "export", "prefill",      "decode",        "look"};
+  constexpr std::array<std::string_view, 20> kNames{
+      "load",          "restore", "pass",   "first",   "middle",   "last",  "pass_pending",
+      "first_pending", "update",  "flush",  "reapply", "evaluate", "score", "to_average",
+      "from_average",  "save",    "export", "prefill", "decode",   "look"};
   return kNames[static_cast<size_t>(task)];
 }
 

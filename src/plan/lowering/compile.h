@@ -50,17 +50,24 @@ enum class Task : uint8_t {
   Flush,    // the deferred update, for callers that need the weights before the next step
   Reapply,  // the update that was made within the backward, where clipping changes it
   Evaluate,
-  Score,    // log-probabilities under the reference, before the first step
-  Save,     // trainable parameters and state -> files
-  Export,   // adapter or model -> files
-  Prefill,  // up to kPrefillTokens of a prompt into the caches, padded to that number
-  Decode,   // one token
-  Look,     // the images of a prompt: what the tower makes of them, for the prefills that follow
+  Score,        // log-probabilities under the reference, before the first step
+  ToAverage,    // y -> the average of schedule-free training, before what uses_average()
+  FromAverage,  // the average -> y, after that
+  Save,         // trainable parameters and state -> files
+  Export,       // adapter or model -> files
+  Prefill,      // up to kPrefillTokens of a prompt into the caches, padded to that number
+  Decode,       // one token
+  Look,         // the images of a prompt: what the tower makes of them, for the prefills that follow
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
 // Returns the task with the deferred update for Pass or First.
 constexpr Task pending(Task task) { return task == Task::Pass ? Task::PassDeferred : Task::FirstDeferred; }
+
+// Returns whether the task is about what a run makes of a model, which in schedule-free training is the average.
+constexpr bool uses_average(Task task) {
+  return task == Task::Evaluate || task == Task::Save || task == Task::Export || task == Task::ToAverage;
+}
 
 // Tells the programs of a task apart.
 struct ProgramKey {

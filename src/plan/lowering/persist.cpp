@@ -46,16 +46,28 @@ SavedArray saved_array(const JobContext& job, const Layout::Run& run, const Span
   return result;
 }
 
-std::vector<SavedArray> saved_arrays(const JobContext& job) {
+// Returns a group's arrays under the names that files have for them. Where a run makes an average, weights hold that
+// when they are saved, and y is saved too (`writes`); what is restored is y.
+std::vector<Array> named_arrays(const JobContext& job, int group, bool writes) {
+  std::vector<Array> arrays{{"value", job.storage.values(group, SegmentKind::Trained)}};
+  arrays.insert(arrays.end(), job.storage.states(group).begin(), job.storage.states(group).end());
+  const std::vector<Array>& points = job.storage.training_points(group);
+  if (writes)
+    arrays.insert(arrays.end(), points.begin(), points.end());
+  else
+    for (size_t i = 0; i < points.size(); i++) arrays[i].name = points[i].name;
+  return arrays;
+}
+
+std::vector<SavedArray> saved_arrays(const JobContext& job, bool writes) {
   std::vector<SavedArray> all;
   for (int g = 0; g < job.table.group_count(); g++) {
     const Layout::Segment& segment = job.layout().segment(g, SegmentKind::Trained);
     for (const Layout::Run& run : segment.runs) {
       const Span owned = intersection(run.span, job.layout().part(segment.elements));
       if (owned.count() == 0) continue;
-      all.push_back(saved_array(job, run, owned, job.storage.values(g, SegmentKind::Trained), "value"));
-      for (const Array& state : job.storage.states(g))
-        all.push_back(saved_array(job, run, owned, state.sharded, state.name));
+      for (const Array& array : named_arrays(job, g, writes))
+        all.push_back(saved_array(job, run, owned, array.sharded, array.name));
     }
   }
   return all;
@@ -76,7 +88,7 @@ std::vector<SavedArray> saved_constants(const JobContext& job) {
 
 // Returns what a rank saves.
 std::vector<SavedArray> saved_here(const JobContext& job) {
-  std::vector<SavedArray> all = saved_arrays(job);
+  std::vector<SavedArray> all = saved_arrays(job, true);
   if (job.topology().rank == 0) std::ranges::move(saved_constants(job), std::back_inserter(all));
   return all;
 }
@@ -214,7 +226,7 @@ void append_ranges(std::vector<FileRange>& all, int64_t at, const SavedArray::Va
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved) {
   Emitter e(job.set, program, job.facts);
   std::vector<TensorRead> reads;
-  std::vector<SavedArray> arrays = saved_arrays(job);
+  std::vector<SavedArray> arrays = saved_arrays(job, false);
   std::ranges::move(saved_constants(job), std::back_inserter(arrays));
   for (const SavedArray& array : arrays) {
     std::vector<FileRange> all;

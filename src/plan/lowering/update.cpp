@@ -9,8 +9,6 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kUpdateTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
-
 // Returns where a group's partial sums are among those of all groups.
 Span units_of(const JobContext& job, int group) {
   Span units{0, 0};
@@ -135,6 +133,15 @@ class Update {
 
 int64_t norm_units(const JobContext& job) { return units_of(job, job.table.group_count() - 1).end; }
 
+void allgather_updated(const JobContext& job, Emitter& emitter, int group) {
+  const ShardedArray& weights = job.storage.values(group, SegmentKind::Trained);
+  const Span& span = job.storage.states(group).back().sharded.span;
+  if (weights.span.count() == span.count()) return;
+  emitter.scope(fmt::format("group.{}.update", group));
+  emitter.op("gather", AllGather{Ranks::Replica},
+             {read(slice(weights.values, weights.span.begin, span)), write(weights.values)}, Lane::Gather);
+}
+
 GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
     : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.group_count())) {
   for (int g = 0; g < job.table.group_count(); g++)
@@ -150,7 +157,7 @@ void GroupUpdates::update_through(int group) {
       advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
     else
       emit_tiles(tiles_of(next_, Variant::Exact, Lane::Compute, gradient_to_update(next_)));
-    allgather_weights(next_);
+    allgather_updated(job_, emitter_, next_);
   }
 }
 
@@ -192,18 +199,18 @@ void GroupUpdates::update_early(int group) {
     return;
   }
   emit_tiles(std::move(tiles));
-  allgather_weights(group);
+  allgather_updated(job_, emitter_, group);
 }
 
 void GroupUpdates::finish() {
   advance(waiting());
-  for (const int group : begun_) allgather_weights(group);
+  for (const int group : begun_) allgather_updated(job_, emitter_, group);
 }
 
 void GroupUpdates::reapply(int group) {
   if (!job_.storage.speculates(group)) return;
   emit_tiles(tiles_of(group, Variant::Reapply, Lane::Compute, gradient_to_update(group)));
-  allgather_weights(group);
+  allgather_updated(job_, emitter_, group);
 }
 
 // Ranks have different tiles, so nothing here may be a collective.
@@ -286,11 +293,20 @@ void GroupUpdates::update_tile(const Tile& tile) {
   const Numerics& n = job_.numerics;
   const ParamSpec& param = job_.table[tile.run->first];
   emitter_.scope("update." + param.name);
-  if (n.optimizer == Optimizer::Lion)
-    emitter_.op("lion", Lion{n.beta1, n.beta2, param.decay ? n.weight_decay : 0.0, n.split_master(), param.rate},
-                tile.operands, tile.lane);
-  else
-    emitter_.op("adamw", adamw_of(tile), tile.operands, tile.lane);
+  const double decay = param.decay ? n.weight_decay : 0.0;
+  switch (n.optimizer) {
+    case Optimizer::AdamW:
+      emitter_.op("adamw", adamw_of(tile), tile.operands, tile.lane);
+      break;
+    case Optimizer::Lion:
+      emitter_.op("lion", Lion{n.beta1, n.beta2, decay, n.split_master(), param.rate}, tile.operands, tile.lane);
+      break;
+    case Optimizer::ScheduleFreeAdamW:
+      emitter_.op("schedule_free_adamw",
+                  ScheduleFreeAdamW{n.beta1, n.beta2, n.epsilon, decay, n.split_master(), param.rate}, tile.operands,
+                  tile.lane);
+      break;
+  }
   for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
 }
 
@@ -305,16 +321,6 @@ AdamW GroupUpdates::adamw_of(const Tile& tile) const {
     adamw.first = static_cast<uint64_t>(tile.span.begin - tile.run->span.begin);
   }
   return adamw;
-}
-
-// Gathers the weights where this rank has updated only a part of those that it holds.
-void GroupUpdates::allgather_weights(int group) {
-  const ShardedArray& weights = job_.storage.values(group, SegmentKind::Trained);
-  const Span& span = updated(group).span;
-  if (weights.span.count() == span.count()) return;
-  emitter_.scope(fmt::format("group.{}.update", group));
-  emitter_.op("gather", AllGather{Ranks::Replica},
-              {read(slice(weights.values, weights.span.begin, span)), write(weights.values)}, Lane::Gather);
 }
 
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {

@@ -1,4 +1,4 @@
-// Emits the optimizer's program: norm, clip factor, AdamW.
+// Emits the optimizer's program: norm, clip factor, AdamW or another.
 #pragma once
 
 #include <optional>
@@ -19,13 +19,19 @@ struct UpdateProgram {
   bool in_backward = false;  // weights are updated before the norm is known
 };
 
+// Elements that one op updates, wherever their state lives.
+inline constexpr int64_t kUpdateTile = 8 << 20;
+
+// Gathers a group's weights where this rank has changed only a part of those that it holds.
+void allgather_updated(const JobContext& job, Emitter& emitter, int group);
+
 // Returns the number of partial sums of squares of this rank's parts of all gradients: one for each unit, group after
 // group.
 int64_t norm_units(const JobContext& job);
 
-// Emits AdamW on what this rank updates, group by group, tile by tile, wherever state and weights live; then all ranks
-// gather the new weights. It reads gradients and clip factor of `step` and changes nothing where that says not finite.
-// Nothing is emitted for a group without trained parameters.
+// Emits the optimizer's ops on what this rank updates, group by group, tile by tile, wherever state and weights live;
+// then all ranks gather the new weights. It reads gradients and clip factor of `step` and changes nothing where that
+// says not finite. Nothing is emitted for a group without trained parameters.
 class GroupUpdates {
  public:
   GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
@@ -74,7 +80,6 @@ class GroupUpdates {
   Operand fetch_weights(const Tile& tile, const Span& span);
   void update_tile(const Tile& tile);
   AdamW adamw_of(const Tile& tile) const;
-  void allgather_weights(int group);
 
   const JobContext& job_;
   Emitter& emitter_;

@@ -1,8 +1,11 @@
 #include "plan/spec/arrangement.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
+#include "base/error.h"
 #include "base/rounding.h"
 
 namespace snug {
@@ -25,7 +28,18 @@ int Cut::shape_for(int64_t count, int64_t patch_count) const {
   return of_patches * token_shapes() + of_tokens;
 }
 
-std::string_view name(Optimizer optimizer) { return optimizer == Optimizer::AdamW ? "adamw" : "lion"; }
+namespace {
+constexpr std::array<std::string_view, 3> kOptimizers{"adamw", "lion", "schedule_free_adamw"};
+}
+
+std::string_view name(Optimizer optimizer) { return kOptimizers[static_cast<size_t>(optimizer)]; }
+
+Optimizer optimizer_from_name(std::string_view name) {
+  const auto found = std::ranges::find(kOptimizers, name);
+  if (found == kOptimizers.end())
+    user_error("optimizer: found '{}', expected one of {}", name, fmt::join(kOptimizers, ", "));
+  return static_cast<Optimizer>(found - kOptimizers.begin());
+}
 
 std::string_view name(Recompute recompute) {
   constexpr std::array<std::string_view, 4> kNames{"none", "mlp", "attention", "block"};

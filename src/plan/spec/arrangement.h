@@ -13,8 +13,10 @@
 
 namespace snug {
 
-enum class Optimizer : uint8_t { AdamW, Lion };
+enum class Optimizer : uint8_t { AdamW, Lion, ScheduleFreeAdamW };
 std::string_view name(Optimizer optimizer);
+// Returns the optimizer of a name; throws UserError for another name.
+Optimizer optimizer_from_name(std::string_view name);
 
 struct Numerics {
   DType compute = DType::BF16;  // of products and activations: BF16 or F32
@@ -30,7 +32,7 @@ struct Numerics {
   float max_grad_norm = 1;
   StateFormat state = StateFormat::Fp32;   // Bit8 with BF16 products only
   uint64_t seed = 42;                      // of dropout, noise and stochastic rounding
-  Optimizer optimizer = Optimizer::AdamW;  // Lion with state in Fp32 only
+  Optimizer optimizer = Optimizer::AdamW;  // those but AdamW with state in Fp32 only
   double neftune_alpha = 0;                // of noise on the embeddings of what is trained on; 0: none
 
   bool quantized_base() const { return base_format != BaseFormat::Plain; }

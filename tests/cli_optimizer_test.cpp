@@ -1,0 +1,89 @@
+// Optimizers as a user meets them: what is evaluated and written of an average, going on, and what is refused.
+#include "cli_fixture.h"
+
+namespace snug {
+namespace {
+
+class Optimizers : public Cli {
+ protected:
+  static Words schedule_free(const Words& more) {
+    return with(job("train", {"--optimizer", "schedule_free_adamw", "--learning-rate", "1e-2", "--compute", "fp32",
+                              "--warmup-steps", "1"}),
+                more);
+  }
+
+  std::vector<nlohmann::json> metrics() const {
+    std::vector<nlohmann::json> all;
+    std::istringstream lines(text_of(at("run/metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);) {
+      all.push_back(nlohmann::json::parse(line));
+      for (const char* other : {"step_seconds", "tokens_per_second"}) all.back().erase(other);
+    }
+    return all;
+  }
+};
+
+// The held-out loss of a step is that of what is written of it: the average, in the adapter and in every checkpoint.
+TEST_F(Optimizers, WhatIsWrittenOfARunIsWhatItEvaluated) {
+  put(at("held.jsonl"), text_of(kModels / "data.jsonl"));
+  ASSERT_EQ(run(schedule_free({"--validation", "held.jsonl", "--schedule", "constant", "--max-steps", "4",
+                               "--save-every", "1", "--eval-every", "1", "--keep", "all"}))
+                .code,
+            0);
+  const auto steps = metrics();
+  ASSERT_EQ(steps.size(), 4U);
+  const auto loss_of = [&](const Words& more) {
+    const Outcome outcome = run(with({"eval", "--model", kModels / "llama", "--adapter", "run", "--data", "held.jsonl",
+                                      "--compute", "fp32", "--sequence-length", "64", "--json"},
+                                     more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["loss"].get<double>();
+  };
+  for (const size_t step : {2U, 4U})
+    EXPECT_NEAR(loss_of({"--checkpoint", "step-" + std::to_string(step)}), steps[step - 1]["eval_loss"].get<double>(),
+                1e-6);
+  EXPECT_NEAR(loss_of({"--adapter", "run/adapter"}), steps[3]["eval_loss"].get<double>(), 1e-6);
+}
+
+// What the average has taken in is kept: after a rate that fell, the newest iterate's share is not 1 / step.
+TEST_F(Optimizers, AnAverageGoesOnToTheBit) {
+  const Words falling{"--validation", "0.25", "--schedule", "warmup_stable_decay", "--decay-ratio", "0.9"};
+  ASSERT_EQ(run(schedule_free(with({"--max-steps", "5"}, falling))).code, 0);
+  const auto expected = metrics();
+  const auto interrupted = with(with({"--overwrite", "--max-steps", "5"}, falling), {"--save-every", "2"});
+  ASSERT_EQ(run(schedule_free(interrupted)).code, 0);
+  fs::remove_all(at("run/checkpoints/step-5"));
+  ASSERT_EQ(run({"train", "--out", "run", "--resume"}).code, 0);
+  EXPECT_EQ(metrics(), expected);
+  EXPECT_THAT(text_of(at("run/checkpoints/step-5/state.json")), HasSubstr("\"largest_rate\": 0.01"));
+}
+
+TEST_F(Optimizers, WhatAnOptimizerCannotDoIsRefused) {
+  const auto refusal = [&](const char* optimizer, const Words& more) {
+    const Outcome outcome = run(job("train", with({"--optimizer", optimizer, "--max-steps", "1"}, more)));
+    EXPECT_EQ(outcome.code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal("lion", {"--state-format", "8bit"}), HasSubstr("state_format: found 8bit, expected fp32: lion"));
+  EXPECT_THAT(refusal("lion", {"--epsilon", "1e-6"}), HasSubstr("epsilon: found 1e-06, expected nothing"));
+  EXPECT_THAT(refusal("schedule_free_adamw", {"--state-format", "bf16"}),
+              HasSubstr("state_format: found bf16, expected fp32: schedule_free_adamw"));
+  EXPECT_THAT(refusal("schedule_free_adamw", {"--beta1", "0"}), HasSubstr("beta1: found 0, expected a number above"));
+  const std::string record = R"({"prompt_ids": [5, 6], "completion_ids": [7, 8], "label": )";
+  put(at("judged.jsonl"), record + "true}\n" + record + "false}\n");
+  Words kto = job("train", {"--optimizer", "schedule_free_adamw", "--objective", "kto"});
+  std::ranges::replace(kto, std::string(kModels / "data.jsonl"), std::string("judged.jsonl"));
+  EXPECT_THAT(run(kto).err, HasSubstr("optimizer: found schedule_free_adamw, expected adamw or lion: kto"));
+  ASSERT_EQ(run(job("train", {"--max-steps", "1"})).code, 0);
+  EXPECT_THAT(run({"train", "--out", "run", "--resume", "--optimizer", "lion", "--max-steps", "2"}).err,
+              HasSubstr("optimizer: found lion, expected adamw, as the run has it"));
+}
+
+TEST_F(Optimizers, AFallingRateIsNotedBesideAnAverage) {
+  EXPECT_THAT(run(schedule_free({"--max-steps", "2"})).err, HasSubstr("made for a rate that does not fall"));
+  EXPECT_EQ(run(schedule_free({"--overwrite", "--max-steps", "2", "--schedule", "constant"})).err.find("does not fall"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace snug
