@@ -433,7 +433,6 @@ constexpr OtherName kNames[] = {
     {"field_thinking", "", kThoughts},
     {"split_thinking", "", kThoughts},
     {"enable_thinking", "", kLater},
-    {"add_tokens", "", kLater},
     {"top_p", "", kReplies},
     {"top_k", "", kReplies},
     {"min_p", "", kReplies},

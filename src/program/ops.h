@@ -551,8 +551,7 @@ struct ScheduleFreeAverage {
 // Says what the CPU does to arena bytes, on the Host lane. The code that emits the op (plan/) sets its operands, and
 // the code that runs it (train/) relies on them.
 enum class HostJob : uint8_t {
-  FillBatch,    // w: the arrays (tensor/batch.h) of the batch of the program's pass `index`, and the bytes they lie
-                // in; sets that pass's counts
+  FillBatch,    // w: the arrays (tensor/batch.h) of the program's pass `index`, and their bytes; sets its counts
   FillTokens,   // w: the arrays (tensor/batch.h) of a generating pass, and the bytes they lie in
   TakeMetrics,  // r: loss [1] fp32, StepScalars
   TakeLoss,     // r: losses [ranks, 1] fp32
