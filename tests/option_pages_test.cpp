@@ -66,8 +66,9 @@ TEST(OptionPages, AManualPageHasEveryOptionAndCommand) {
   std::istringstream lines(page);
   const std::set<std::string> known{".TH", ".SH", ".B", ".I", ".TP", ".P"};
   for (std::string line; std::getline(lines, line);)
-    if (line.starts_with('.') || line.starts_with('\''))
+    if (line.starts_with('.') || line.starts_with('\'')) {
       EXPECT_TRUE(known.contains(line.substr(0, line.find(' ')))) << line;
+    }
   for (const Command& command : commands()) EXPECT_THAT(page, testing::HasSubstr("\n.B " + command.name + "\n"));
   EXPECT_THAT(page, testing::HasSubstr("\n.TP\n.B \\-\\-learning\\-rate \\fIFLOAT\\fR\n"));
   size_t options = 0;
