@@ -52,10 +52,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snug", type=pathlib.Path, default=pathlib.Path("build/cpu-release/snug"))
     snug = parser.parse_args().snug.resolve()
+    # What is said of single numbers stands above the table, by hand.
     lines = ["# What fits", "",
-             "What one card trains, in tokens/s as `snug plan` forecasts it: the fastest arrangement that fits, with what is "
-             "too much", f"for the card on a host of {HOST} or {DISK} of disk. Blocks of {LENGTH} tokens, {BATCH} a step; –: "
-             "nothing fits. Written by", "`scripts/make_fits_table.py`; `snug plan` says it of any other job, to the byte.", "",
+             "What one card trains, in tokens/s as `snug plan` forecasts it: the fastest arrangement that fits, with what is too "
+             "much", f"for the card on a host of {HOST} or {DISK} of disk. Blocks of {LENGTH} tokens, {BATCH} a step; –: nothing "
+             "fits;", "8 GB: an RTX 4080 of whose memory half may be used. Written by `scripts/make_fits_table.py`; `snug plan` "
+             "says it of", "any other job, to the byte.", "",
              "| model | trained | " + " | ".join(f"{name} ({machine})" for name, machine, _ in CARDS) + " |",
              "|---|---|" + "--:|" * len(CARDS)]
     with tempfile.TemporaryDirectory() as folder:
