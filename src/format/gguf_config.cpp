@@ -108,7 +108,8 @@ OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind)
     const std::string name = key(fmt::format("scaling.yarn_{}", beta));
     if (header.has(name)) scaling[beta] = header.number(name);
   }
-  if (const double weight = kind.name == "mistral3" ? header.number(key("scaling.yarn_log_multiplier"), 0.0) : 0) {
+  if (const double weight = kind.name == "mistral3" ? header.number(key("scaling.yarn_log_multiplier"), 0.0) : 0;
+      weight != 0) {
     scaling["mscale"] = 1.0;  // as llama.cpp takes it
     scaling["mscale_all_dim"] = weight;
   }
