@@ -23,6 +23,12 @@ namespace snug {
 
 inline constexpr int64_t kSteps = 2;
 
+// Shows a vector to an op.
+inline TensorView vector_view(std::vector<float>& x) {
+  const auto count = static_cast<int64_t>(x.size());
+  return {reinterpret_cast<std::byte*>(x.data()), DType::F32, {count}, count};
+}
+
 // What is trained, of the tiny models.
 struct TinyCase {
   std::string family;

@@ -10,11 +10,6 @@ const nlohmann::json& expected() {
   return all;
 }
 
-TensorView view(std::vector<float>& x) {
-  const auto count = static_cast<int64_t>(x.size());
-  return {reinterpret_cast<std::byte*>(x.data()), DType::F32, {count}, count};
-}
-
 TEST(Lion, StepsAreTorchsToTheBit) {
   const auto numbers = [](const nlohmann::json& json) { return json.get<std::vector<float>>(); };
   std::vector<float> weight = numbers(expected()["weight"]), mean(weight.size(), 0), clip{1, 1, 1};
@@ -24,7 +19,8 @@ TEST(Lion, StepsAreTorchsToTheBit) {
   for (const nlohmann::json& step : expected()["steps"]) {
     std::vector<float> gradient = numbers(step["gradient"]);
     const RuntimeScalars runtime{.step = 1, .learning_rate = expected()["learning_rate"].get<double>()};
-    const std::vector<TensorView> views{view(gradient), view(weight), view(mean), view(clip)};
+    const std::vector<TensorView> views{vector_view(gradient), vector_view(weight), vector_view(mean),
+                                        vector_view(clip)};
     CpuBackend().bind(op, views)(runtime);
     EXPECT_EQ(weight, numbers(step["weight"]));
     EXPECT_EQ(mean, numbers(step["mean"]));

@@ -12,11 +12,6 @@ const nlohmann::json& expected() {
   return all;
 }
 
-TensorView view(std::vector<float>& x) {
-  const auto count = static_cast<int64_t>(x.size());
-  return {reinterpret_cast<std::byte*>(x.data()), DType::F32, {count}, count};
-}
-
 void expect_near(const std::vector<float>& found, const nlohmann::json& expected, double bound) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); i++) EXPECT_NEAR(found[i], expected[i].get<double>(), bound) << i;
@@ -38,11 +33,12 @@ TEST(ScheduleFree, StepsAndAveragesAreTheAuthors) {
     runtime.step++;
     runtime.learning_rate = step["learning_rate"];
     runtime.average_share = weights.add(runtime.learning_rate);
-    const std::vector<TensorView> updated{view(gradient), view(y), view(difference), view(v), view(clip)};
+    const std::vector<TensorView> updated{vector_view(gradient), vector_view(y), vector_view(difference),
+                                          vector_view(v), vector_view(clip)};
     CpuBackend().bind(update, updated)(runtime);
     std::vector<float> x = y, z = y;
     for (size_t i = 0; i < z.size(); i++) z[i] += difference[i];
-    const std::vector<TensorView> averaged{view(difference), view(x)};
+    const std::vector<TensorView> averaged{vector_view(difference), vector_view(x)};
     CpuBackend().bind(average, averaged)(runtime);
     expect_near(y, step["y"], 1e-6);
     expect_near(z, step["z"], 1e-6);

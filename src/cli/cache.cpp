@@ -15,4 +15,6 @@ fs::path cache_directory(const Options& options, std::string_view why) {
   user_error("{}, and there is no home directory to keep what is made of it in; --cache-dir names one", why);
 }
 
+FileLock lock_in_cache(fs::path path) { return FileLock::alone(path += ".lock", kOtherCache); }
+
 }  // namespace snug

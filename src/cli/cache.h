@@ -15,4 +15,7 @@ inline constexpr std::string_view kOtherCache = "; --cache-dir names another dir
 // Returns --cache-dir, or the directory of the user's caches. Throws UserError that begins with `why` if there is none.
 std::filesystem::path cache_directory(const Options& options, std::string_view why);
 
+// Waits until no other process makes this file or directory of the cache, and keeps others from it.
+FileLock lock_in_cache(std::filesystem::path path);
+
 }  // namespace snug

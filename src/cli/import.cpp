@@ -80,9 +80,7 @@ fs::path import_to_cache(const Options& options, const fs::path& model) {
   const std::string kind = is_file(model) ? "gguf" : std::string(name(*quantized_by(model)));
   const fs::path cache = cache_directory(options, fmt::format("{}: is stored as {}", model.string(), kind));
   const fs::path directory = cache / fmt::format("{}-{:016x}", kind, checksum_of(files_of(model)));
-  fs::path lock = directory;
-  lock += ".lock";
-  const FileLock held = FileLock::alone(lock, kOtherCache);
+  const FileLock held = lock_in_cache(directory);
   fs::path rounding = directory;  // what is said of it every time
   rounding += ".txt";
   const auto say_note = [&](const std::string& note) {

@@ -181,7 +181,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
   request.initial_halves = spec.rules.init != LoraInit::Default;
-  request.new_rows = new_rows(options, read_model_config(options.model, options.family).spec.vocabulary);
+  request.new_rows = new_rows(options);
   spec.sources = find_sources(spec.table, request);
   place_initial_halves(spec, options);
   place_new_rows(spec, options);

@@ -11,6 +11,7 @@
 #include "format/new_tokens.h"
 #include "format/side_files.h"
 #include "format/unicode.h"
+#include "model/model_config.h"
 #include "train/initial_rows.h"
 
 namespace snug {
@@ -53,9 +54,10 @@ void find_new_tokens(Options& options) {
   options.new_tokens = number_tokens(Tokenizer::load(options.model), wanted);
 }
 
-NewRows new_rows(const Options& options, int64_t stored) {
+NewRows new_rows(const Options& options) {
+  if (options.new_tokens.empty()) return {};
+  const int64_t stored = read_model_config(options.model, options.family).spec.vocabulary;
   NewRows rows{stored};
-  if (options.new_tokens.empty()) return rows;
   const Tokenizer before = Tokenizer::load(options.model);
   if (before.next_id() > stored)
     user_error("{}: found {} rows of the embedding, expected as many as the tokenizer has tokens, {}", options.model,
@@ -94,9 +96,7 @@ void place_new_rows(JobSpec& spec, const Options& options) {
 void make_new_rows(const JobSpec& spec) {
   if (!spec.sources.rows_file) return;
   const fs::path& file = spec.sources.files[*spec.sources.rows_file];
-  fs::path lock = file;
-  lock += ".lock";
-  const FileLock held = FileLock::alone(lock, kOtherCache);
+  const FileLock held = lock_in_cache(file);
   if (!is_file(file)) write_initial_rows(spec, file);
 }
 

@@ -12,8 +12,7 @@ namespace snug {
 void find_new_tokens(Options& options);
 
 // Returns the rows of the new tokens: they begin as the mean of the rows of those that their texts were before.
-// `stored` is how many rows the model's files have.
-NewRows new_rows(const Options& options, int64_t stored);
+NewRows new_rows(const Options& options);
 
 // Sets the path of the file of these rows, and checks that they are trained. Adds notes.
 void place_new_rows(JobSpec& spec, const Options& options);

@@ -347,9 +347,7 @@ void place_initial_halves(JobSpec& spec, const Options& options) {
 void make_initial_halves(const JobSpec& spec, const Heartbeat& heartbeat) {
   if (!spec.sources.initial_file) return;
   const std::filesystem::path& file = spec.sources.files[*spec.sources.initial_file];
-  std::filesystem::path lock = file;
-  lock += ".lock";
-  const FileLock held = FileLock::alone(lock, kOtherCache);
+  const FileLock held = lock_in_cache(file);
   if (is_file(file)) return;
   if (is_first_process())
     say(fmt::format("lora_init {}: computes what adapters begin with, once: {}\n", name(spec.rules.init),

@@ -1,25 +1,13 @@
 #include "train/initial_rows.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "base/file.h"
-#include "format/load.h"
 #include "plan/spec/initial_file.h"
+#include "train/tensor_rows.h"
 
 namespace snug {
-namespace {
-
-// Adds a row of a matrix, which begins at `place`, to the sums.
-void add_row(const File& file, const TensorPlace& place, int64_t row, std::vector<double>& sums) {
-  const uint64_t size = element_bytes(place.dtype);
-  std::vector<std::byte> bytes(sums.size() * size);
-  file.read(place.offset + static_cast<uint64_t>(row) * bytes.size(), bytes);
-  dispatch_float(place.dtype, [&]<class T>() {
-    for (size_t i = 0; i < sums.size(); i++)
-      sums[i] += static_cast<double>(static_cast<float>(load<T>(bytes.data() + i * size)));
-  });
-}
-
-}  // namespace
-
 void write_initial_rows(const JobSpec& spec, const std::filesystem::path& file) {
   const NewRows& rows = spec.sources.new_rows;
   const InitialFile layout = rows_file(spec.table, std::ssize(rows.rows));
@@ -33,10 +21,12 @@ void write_initial_rows(const JobSpec& spec, const std::filesystem::path& file) 
     uint64_t offset = layout.layout.offset[static_cast<size_t>(layout.tensor_of[id])];
     // The first of its ranges begins with row 0: no new token comes before all others.
     const TensorPlace& base = std::get<RangedSource>(spec.sources.params[id]).front().place;
-    const File model = File::open_read(spec.sources.files[static_cast<size_t>(base.file)], IoMode::Buffered);
+    const int64_t columns = spec.table.params[id].shape.cols();
+    const TensorRows model(spec.sources.files[static_cast<size_t>(base.file)], base.offset, base.dtype, columns);
     for (const NewRow& row : rows.rows) {
-      std::vector<double> sums(static_cast<size_t>(spec.table.params[id].shape.cols()));
-      for (const int32_t token : row.mean_of) add_row(model, base, token, sums);
+      std::vector<double> sums(static_cast<size_t>(columns));
+      for (const int32_t token : row.mean_of)
+        std::ranges::transform(sums, model.read(token, 1), sums.begin(), std::plus<double>());
       std::vector<float> means;
       for (const double sum : sums) means.push_back(static_cast<float>(sum / static_cast<double>(row.mean_of.size())));
       out.write(offset, std::as_bytes(std::span<const float>(means)));

@@ -6,6 +6,7 @@
 #include "backend/cpu/runs.h"
 #include "backend/cpu/weights.h"
 #include "backend/lion_scalars.h"
+#include "backend/update_operands.h"
 #include "tensor/step_scalars.h"
 
 namespace snug::cpu {
@@ -37,14 +38,13 @@ Launch update(const Lion& lion, const TensorView& gradient, Weight weight, float
 Launch bind_lion(const Lion& lion, Operands operands) {
   const TensorView gradient = operands.dense("g", kActivation);
   const int64_t n = gradient.count();
-  const TensorView weight = operands.vector("w", {lion.split ? DType::BF16 : DType::F32}, n);
-  int16_t* const lo = lion.split ? operands.vector("lo", {DType::I16}, n).as<int16_t>() : nullptr;
+  const UpdatedWeight updated = updated_weight(operands, lion.split, n);
   float* const m = operands.vector("m", {DType::F32}, n).as<float>();
   const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
-    if (lion.split) return update<G>(lion, gradient, SplitWeight{weight.as<BFloat16>(), lo}, m, scalars);
-    return update<G>(lion, gradient, PlainWeight{weight.as<float>()}, m, scalars);
+    return with_weight<PlainWeight, SplitWeight>(
+        updated, [&](auto weight) { return update<G>(lion, gradient, weight, m, scalars); });
   });
 }
 

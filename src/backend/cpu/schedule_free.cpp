@@ -5,6 +5,7 @@
 #include "backend/cpu/runs.h"
 #include "backend/cpu/weights.h"
 #include "backend/schedule_free_scalars.h"
+#include "backend/update_operands.h"
 #include "tensor/step_scalars.h"
 
 namespace snug::cpu {
@@ -49,26 +50,23 @@ Launch to_average(const ScheduleFreeAverage& average, const TensorView& differen
 Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands) {
   const TensorView gradient = operands.dense("g", kActivation);
   const int64_t n = gradient.count();
-  const TensorView weight = operands.vector("w", {adamw.split ? DType::BF16 : DType::F32}, n);
-  int16_t* const lo = adamw.split ? operands.vector("lo", {DType::I16}, n).as<int16_t>() : nullptr;
+  const UpdatedWeight updated = updated_weight(operands, adamw.split, n);
   float* const difference = operands.vector("d", {DType::F32}, n).as<float>();
   float* const v = operands.vector("v", {DType::F32}, n).as<float>();
   const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
-    if (adamw.split) return update<G>(adamw, gradient, SplitWeight{weight.as<BFloat16>(), lo}, difference, v, scalars);
-    return update<G>(adamw, gradient, PlainWeight{weight.as<float>()}, difference, v, scalars);
+    return with_weight<PlainWeight, SplitWeight>(
+        updated, [&](auto weight) { return update<G>(adamw, gradient, weight, difference, v, scalars); });
   });
 }
 
 Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands) {
   const TensorView difference = operands.dense("d", {DType::F32});
-  const int64_t n = difference.count();
-  const TensorView weight = operands.vector("w", {average.split ? DType::BF16 : DType::F32}, n);
-  int16_t* const lo = average.split ? operands.vector("lo", {DType::I16}, n).as<int16_t>() : nullptr;
+  const UpdatedWeight updated = updated_weight(operands, average.split, difference.count());
   operands.done();
-  if (average.split) return to_average(average, difference, SplitWeight{weight.as<BFloat16>(), lo});
-  return to_average(average, difference, PlainWeight{weight.as<float>()});
+  return with_weight<PlainWeight, SplitWeight>(updated,
+                                               [&](auto weight) { return to_average(average, difference, weight); });
 }
 
 }  // namespace snug::cpu

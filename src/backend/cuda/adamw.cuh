@@ -4,6 +4,7 @@
 #include "backend/adamw_scalars.h"
 #include "backend/cuda/device.cuh"
 #include "backend/master.h"
+#include "backend/update_operands.h"
 #include "tensor/step_scalars.h"
 
 namespace snug::cuda {
@@ -114,6 +115,9 @@ struct SplitWeight {
     save<N>(lo + i, low);
   }
 };
+
+// Returns whether weights are read and written in groups of kWide.
+inline bool wide(const UpdatedWeight& of) { return wide({of.weight}) && (!of.split || wide({of.lo})); }
 
 // Holds the operands of AdamW's step of one tensor.
 struct BoundAdamW {

@@ -48,18 +48,15 @@ Launch update(const Lion& lion, const TensorView& gradient, bool is_wide, Weight
 Launch bind_lion(const Lion& lion, Operands operands, cudaStream_t stream) {
   const TensorView gradient = operands.dense("g", kActivation);
   const int64_t n = gradient.count();
-  const TensorView weight = operands.vector("w", {lion.split ? DType::BF16 : DType::F32}, n);
-  TensorView lo;
-  if (lion.split) lo = operands.vector("lo", {DType::I16}, n);
+  const UpdatedWeight updated = updated_weight(operands, lion.split, n);
   const TensorView m = operands.vector("m", {DType::F32}, n);
   const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
-  const bool is_wide = wide({gradient, weight, m}) && (!lion.split || wide({lo}));
+  const bool is_wide = wide({gradient, m}) && wide(updated);
   return dispatch_activation(gradient.dtype, [&]<class G>() {
-    if (lion.split)
-      return update<G>(lion, gradient, is_wide, SplitWeight{weight.as<BFloat16>(), lo.as<int16_t>()}, m.as<float>(),
-                       scalars, stream);
-    return update<G>(lion, gradient, is_wide, PlainWeight{weight.as<float>()}, m.as<float>(), scalars, stream);
+    return with_weight<PlainWeight, SplitWeight>(updated, [&](auto weight) {
+      return update<G>(lion, gradient, is_wide, weight, m.as<float>(), scalars, stream);
+    });
   });
 }
 

@@ -81,33 +81,25 @@ Launch to_average(const ScheduleFreeAverage& average, const TensorView& differen
 Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands, cudaStream_t stream) {
   const TensorView gradient = operands.dense("g", kActivation);
   const int64_t n = gradient.count();
-  const TensorView weight = operands.vector("w", {adamw.split ? DType::BF16 : DType::F32}, n);
-  TensorView lo;
-  if (adamw.split) lo = operands.vector("lo", {DType::I16}, n);
+  const UpdatedWeight updated = updated_weight(operands, adamw.split, n);
   const TensorView difference = operands.vector("d", {DType::F32}, n), v = operands.vector("v", {DType::F32}, n);
   const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
-  const bool is_wide = wide({gradient, weight, difference, v}) && (!adamw.split || wide({lo}));
+  const bool is_wide = wide({gradient, difference, v}) && wide(updated);
   return dispatch_activation(gradient.dtype, [&]<class G>() {
-    const auto with_weight = [&](auto of) {
-      return update<G>(adamw, gradient, is_wide, of, difference.as<float>(), v.as<float>(), scalars, stream);
-    };
-    if (adamw.split) return with_weight(SplitWeight{weight.as<BFloat16>(), lo.as<int16_t>()});
-    return with_weight(PlainWeight{weight.as<float>()});
+    return with_weight<PlainWeight, SplitWeight>(updated, [&](auto weight) {
+      return update<G>(adamw, gradient, is_wide, weight, difference.as<float>(), v.as<float>(), scalars, stream);
+    });
   });
 }
 
 Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands, cudaStream_t stream) {
   const TensorView difference = operands.dense("d", {DType::F32});
-  const int64_t n = difference.count();
-  const TensorView weight = operands.vector("w", {average.split ? DType::BF16 : DType::F32}, n);
-  TensorView lo;
-  if (average.split) lo = operands.vector("lo", {DType::I16}, n);
+  const UpdatedWeight updated = updated_weight(operands, average.split, difference.count());
   operands.done();
-  const bool is_wide = wide({weight, difference}) && (!average.split || wide({lo}));
-  if (average.split)
-    return to_average(average, difference, is_wide, SplitWeight{weight.as<BFloat16>(), lo.as<int16_t>()}, stream);
-  return to_average(average, difference, is_wide, PlainWeight{weight.as<float>()}, stream);
+  const bool is_wide = wide({difference}) && wide(updated);
+  return with_weight<PlainWeight, SplitWeight>(
+      updated, [&](auto weight) { return to_average(average, difference, is_wide, weight, stream); });
 }
 
 }  // namespace snug::cuda
