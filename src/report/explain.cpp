@@ -18,12 +18,6 @@ std::vector<double> finite(const std::vector<double>& values, size_t begin, size
   return kept;
 }
 
-// Returns the value that this share of the values, of which there are some, do not exceed.
-double quantile(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
-}
-
 double mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
@@ -133,7 +127,7 @@ class Explainer {
     for (size_t i = kBefore; i < loss.size(); i++) {
       const std::vector<double> before = finite(loss, i - kBefore, i);
       if (before.size() < kBefore / 2 || !std::isfinite(loss[i])) continue;
-      const double middle = quantile(before, 0.5), spread = quantile(before, 0.9) - middle;
+      const double middle = quantile_of(before, 0.5), spread = quantile_of(before, 0.9) - middle;
       if (loss[i] < middle + std::max(5 * spread, 0.5 * std::abs(middle))) continue;
       if (++count <= kMost) spikes.push_back(fmt::format("{:.3f} at step {}", loss[i], metrics_.steps[i]));
     }
@@ -144,12 +138,10 @@ class Explainer {
 
   void explain_held_out() {
     const std::vector<double>& held_out = metrics_.of("eval_loss");
-    size_t best = held_out.size(), last = best;
-    for (size_t i = 0; i < held_out.size(); i++) {
-      if (!std::isfinite(held_out[i])) continue;
-      if (best == held_out.size() || held_out[i] < held_out[best]) best = i;
-      last = i;
-    }
+    const size_t best = least_of(held_out);
+    size_t last = best;
+    for (size_t i = 0; i < held_out.size(); i++)
+      if (std::isfinite(held_out[i])) last = i;
     if (best == held_out.size()) return;
     if (best == last || held_out[last] < 1.01 * held_out[best]) {
       say("loss", "of held-out samples: {:.4f} at step {}", held_out[last], metrics_.steps[last]);
@@ -167,10 +159,10 @@ class Explainer {
     const std::vector<double>& column = metrics_.of("step_seconds");
     const std::vector<double> seconds = finite(column, std::min(kWarmUp, column.size() / 2), column.size());
     if (seconds.empty()) return;
-    const double median = quantile(seconds, 0.5);
+    const double median = quantile_of(seconds, 0.5);
     const std::vector<double> rates = finite(metrics_.of("tokens_per_second"), 0, column.size());
     std::string line = fmt::format("a step took {:.3g} s", median);
-    if (!rates.empty()) line += fmt::format(", {:.0f} tokens/s", quantile(rates, 0.5));
+    if (!rates.empty()) line += fmt::format(", {:.0f} tokens/s", quantile_of(rates, 0.5));
     if (run_.plan.step_seconds) {
       const double ratio = median / *run_.plan.step_seconds;
       line += fmt::format("; the plan had {:.3g} s: {}", *run_.plan.step_seconds,
@@ -188,14 +180,14 @@ class Explainer {
 
   void explain_spread(const std::vector<double>& seconds, double median) {
     if (seconds.size() < 10) return;
-    if (const double slow = quantile(seconds, 0.9); slow > 1.3 * median)
+    if (const double slow = quantile_of(seconds, 0.9); slow > 1.3 * median)
       say("speed",
           "one step in ten took {:.2f} times as long or longer: other processes on its cores or cards, a disk that "
           "others use, or passes of unequal length",
           slow / median);
     const size_t part = seconds.size() / 5;
-    const double first = quantile(finite(seconds, 0, part), 0.5),
-                 last = quantile(finite(seconds, seconds.size() - part, seconds.size()), 0.5);
+    const double first = quantile_of(finite(seconds, 0, part), 0.5),
+                 last = quantile_of(finite(seconds, seconds.size() - part, seconds.size()), 0.5);
     if (last > 1.1 * first)
       say("speed",
           "its last steps took {:.2f} times as long as its first: something has come beside it, or cards or cores "

@@ -52,20 +52,9 @@ double sum_of(const std::vector<double>& values) {
                          [](double sum, double value) { return std::isfinite(value) ? sum + value : sum; });
 }
 
-// Of values that are not missing; kMissing where there is none.
-double median_of(std::vector<double> values) {
-  std::erase_if(values, [](double v) { return !std::isfinite(v); });
-  if (values.empty()) return kMissing;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 std::string best_text(const MetricsTable& metrics) {
   const std::vector<double>& losses = metrics.of("eval_loss");
-  size_t best = losses.size();
-  for (size_t i = 0; i < losses.size(); i++)
-    if (std::isfinite(losses[i]) && (best == losses.size() || losses[i] < losses[best])) best = i;
+  const size_t best = least_of(losses);
   if (best == losses.size()) return "-";
   return fmt::format("{} at step {}", short_number(losses[best]), short_number(metrics.steps[best]));
 }
@@ -147,9 +136,9 @@ Html summary(Runs runs, const Detail& detail) {
       row_of(runs, "best held-out loss", [](const RunFiles& r) { return best_text(r.metrics); }),
       row_of(runs, "tokens", [](const RunFiles& r) { return short_number(sum_of(r.metrics.of("tokens"))); }),
       row_of(runs, "tokens per second, median",
-             [](const RunFiles& r) { return short_number(median_of(r.metrics.of("tokens_per_second"))); }),
+             [](const RunFiles& r) { return short_number(quantile_of(r.metrics.of("tokens_per_second"), 0.5)); }),
       row_of(runs, "seconds a step, median",
-             [](const RunFiles& r) { return short_number(median_of(r.metrics.of("step_seconds"))); }),
+             [](const RunFiles& r) { return short_number(quantile_of(r.metrics.of("step_seconds"), 0.5)); }),
       row_of(runs, "seconds a step, planned",
              [](const RunFiles& r) { return short_number(r.plan.step_seconds.value_or(kMissing)); }),
       row_of(runs, "trained parameters",

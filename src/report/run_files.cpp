@@ -104,6 +104,21 @@ const std::vector<double>& MetricsTable::of(const std::string& key) const {
   return found == values.end() ? none : found->second;
 }
 
+double quantile_of(std::vector<double> values, double share) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  if (values.empty()) return kMissing;
+  const size_t place = std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(place));
+  return values[place];
+}
+
+size_t least_of(const std::vector<double>& values) {
+  size_t least = values.size();
+  for (size_t i = 0; i < values.size(); i++)
+    if (std::isfinite(values[i]) && (least == values.size() || values[i] < values[least])) least = i;
+  return least;
+}
+
 MetricsTable parse_metrics(std::string_view text, const std::string& source) {
   MetricsTable table;
   for_lines(text, [&](std::string_view line, int64_t number, bool whole) {

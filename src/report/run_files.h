@@ -26,6 +26,11 @@ struct MetricsTable {
   const std::vector<double>& of(const std::string& key) const;
 };
 
+// Return the value that this share of the values does not exceed, and the place of the least; of those that are not
+// missing. Without any: kMissing, and the number of values.
+double quantile_of(std::vector<double> values, double share);
+size_t least_of(const std::vector<double>& values);
+
 // The lines of metrics.jsonl; a last one that no newline ends and that is no JSON is left out. UserError with line for
 // anything else that is no object of numbers with a step above that of the line before, and for more keys than 64.
 MetricsTable parse_metrics(std::string_view text, const std::string& source);
