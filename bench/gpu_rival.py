@@ -20,6 +20,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import tempfile
 import time
 import types
 
@@ -144,13 +145,33 @@ def small_tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), **special)
 
 
+def unsloth_general_model(options):
+    """Unsloth's loader for families that it has no module of: it reads a checkpoint, and compiles transformers' model."""
+    import unsloth
+
+    with tempfile.TemporaryDirectory() as folder:
+        random_model(options.model, "cuda").save_pretrained(folder)
+        small_tokenizer().save_pretrained(folder)
+        model, _ = unsloth.FastModel.from_pretrained(
+            folder, max_seq_length=len(options.samples[0]["input_ids"]), dtype=None, load_in_4bit=False
+        )
+    checkpointing = "unsloth" if options.checkpointing else False
+    model = unsloth.FastModel.get_peft_model(
+        model, r=16, lora_alpha=32, target_modules=LINEARS, use_gradient_checkpointing=checkpointing
+    )
+    return unsloth.FastModel.for_training(model, use_gradient_checkpointing=bool(checkpointing))
+
+
 def unsloth_model(options):
     """Unsloth's own loader and patches of a family, around random weights."""
-    import importlib
+    import importlib.util
 
     import unsloth.models.llama as llama
 
     nf4 = options.rival == "unsloth-nf4"
+    family = json.loads((options.model / "config.json").read_text())["model_type"]
+    if not importlib.util.find_spec(f"unsloth.models.{family}"):
+        return unsloth_general_model(options)
 
     def build(*_, **__):
         model = random_model(options.model, "cuda")
@@ -159,7 +180,6 @@ def unsloth_model(options):
     tokenizer = small_tokenizer()
     llama.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=build)
     llama.load_correct_tokenizer = llama.check_tokenizer = lambda **_: tokenizer
-    family = json.loads((options.model / "config.json").read_text())["model_type"]
     loader = getattr(importlib.import_module(f"unsloth.models.{family}"), f"Fast{family.capitalize()}Model")
     length = len(options.samples[0]["input_ids"])
     model, _ = loader.from_pretrained(str(options.model), max_seq_length=length, load_in_4bit=nf4)
@@ -191,9 +211,9 @@ def torch_step(model, context):
     return step
 
 
-def deepspeed_step(options, blocks, states="bf16"):
+def deepspeed_step(options, blocks, states="bf16", build=random_model):
     """DeepSpeed's step; weights are bf16, master weights, gradients and optimizer states bf16 or fp32, all of them on
-    the host between uses. `blocks` are this rank's of a step."""
+    the host between uses. `blocks` are this rank's of a step; `build` makes the model."""
     import deepspeed
     import transformers.models.auto.modeling_auto  # noqa: F401, as it cannot be under zero.Init, which patches torch
 
@@ -212,7 +232,7 @@ def deepspeed_step(options, blocks, states="bf16"):
     }
     deepspeed.init_distributed(auto_mpi_discovery=False)
     with deepspeed.zero.Init(config_dict_or_path=config):
-        model = random_model(options.model, None)
+        model = build(options.model, None)
     if options.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]

@@ -31,6 +31,10 @@ Where no package can be fetched, wheels travel in .whl; each call begins with th
     torchrun --nproc-per-node 2 bench/gpus_rival.py fsdp2-offload /tmp/8b --blocks 16 --cap 39.4 --micro-batch 8
     torchrun --nproc-per-node 2 bench/gpus_rival.py deepspeed /tmp/8b --blocks 16 --cap 39.4 --micro-batch 4
 
+The same with the parts of MiniCPM-Llama3-V 2.5 that images go through, beside `image_jobs.py 3`:
+
+    torchrun --nproc-per-node 2 bench/gpus_rival.py deepspeed /tmp/8b --blocks 16 --cap 39.4 --micro-batch 4 --slices 10
+
 70B LoRA on two cards of 80 GB, 4,096 tokens a pass:
 
     torchrun --nproc-per-node 2 bench/gpus_rival.py fsdp2-lora /tmp/70b --blocks 16 --cap 79.3 --micro-batch 2
@@ -104,13 +108,72 @@ def fsdp2_model(options):
     return model
 
 
+def image_model(slices, micro_batch, device):
+    """Returns what builds MiniCPM-Llama3-V 2.5's parts around a language model: SigLIP's tower over `slices` slices of 448
+    x 448 pixels a block, and a resampler that makes 96 rows of each, which take the place of as many tokens."""
+    import torch
+    import transformers
+    from torch import nn
+    from torch.nn import functional
+
+    class WithImages(nn.Module):
+        def __init__(self, text):
+            super().__init__()
+            tower = transformers.SiglipVisionConfig(
+                hidden_size=1152, intermediate_size=4304, num_hidden_layers=27, num_attention_heads=16, image_size=448,
+                patch_size=14, vision_use_head=False, attn_implementation="sdpa",
+            )  # fmt: skip
+            width, self.text, self.tower = text.config.hidden_size, text, transformers.SiglipVisionModel(tower)
+            self.queries = nn.Embedding(96, width)
+            self.wide = nn.Linear(1152, width, bias=False)
+            self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+            self.norm_q, self.norm_kv, self.norm = (nn.LayerNorm(width, eps=1e-6) for _ in range(3))
+            self.proj = nn.Linear(width, width, bias=False)
+
+        def gradient_checkpointing_enable(self, **how):
+            self.text.gradient_checkpointing_enable(**how)
+            self.tower.gradient_checkpointing_enable(**how)
+
+        def resampled(self, patches):
+            images, width = len(patches), self.text.config.hidden_size
+
+            def heads(x):
+                return x.view(images, -1, width // 128, 128).transpose(1, 2)
+
+            seen = self.norm_kv(self.wide(patches))
+            asked = self.norm_q(self.queries(torch.arange(96, device=patches.device))).expand(images, -1, -1)
+            rows = functional.scaled_dot_product_attention(heads(self.q(asked)), heads(self.k(seen)), heads(self.v(seen)))
+            return self.proj(self.norm(self.o(rows.transpose(1, 2).reshape(images, 96, width))))
+
+        def forward(self, input_ids, labels):
+            rows = self.resampled(self.tower(pixels).last_hidden_state)
+            rows = rows.reshape(len(input_ids), slices * 96, self.text.config.hidden_size)
+            words = self.text.get_input_embeddings()(input_ids)
+            return self.text(inputs_embeds=torch.cat([words[:, :4], rows, words[:, 4 + rows.shape[1] :]], 1), labels=labels)
+
+    # Numbers that torch draws for each module stay: transformers' would be drawn for weights that are sharded by then.
+    transformers.SiglipVisionModel.init_weights = lambda _: None
+    pixels = torch.randn(micro_batch * slices, 3, 448, 448, device=device, dtype=torch.bfloat16)
+
+    def build(folder, place):
+        text = random_model(folder, place)
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            return WithImages(text)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    return build
+
+
 def make_step(options):
     """The rival's step, and whether Liger's kernels are in it."""
     if options.liger == "auto":
         options.liger = "false" if options.rival == "deepspeed" else "true"
     liger = options.liger == "true" and use_liger()
     if options.rival == "deepspeed":
-        return deepspeed_step(options, len(options.blocks), states="fp32"), liger
+        build = image_model(options.slices, options.micro_batch, options.device) if options.slices else random_model
+        return deepspeed_step(options, len(options.blocks), states="fp32", build=build), liger
     return torch_step(fsdp2_model(options), contextlib.nullcontext), liger
 
 
@@ -123,6 +186,7 @@ def parse_options():
     parser.add_argument("--micro-batch", type=int, default=4, help="blocks of a pass on a card")
     parser.add_argument("--checkpointing", choices=["true", "false"], default="true")
     parser.add_argument("--liger", choices=["auto", "true", "false"], default="auto")
+    parser.add_argument("--slices", type=int, default=0, help="of images a block, beside deepspeed: 10 in the third job")
     parser.add_argument("--cap", type=float, metavar="GiB", help="what torch may take of a card")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--warmup", type=int, default=2, help="first steps that do not count")
@@ -162,6 +226,7 @@ def main():
     ids = torch.randint(words, (len(options.blocks), options.sequence), device=options.device)
     title = TITLES[options.rival] + (" + Liger" if liger else "")
     title += f", {ranks} x {options.micro_batch} x {len(ids) // options.micro_batch}"
+    title += f", {options.slices} slices of images a block" if options.slices else ""
     title += ", checkpointed" if options.checkpointing else ""
     rates, host = [], 0
     for _ in range(options.warmup + options.steps):

@@ -35,6 +35,10 @@ inline void add_rope(OpCases& cases) {
                    {},
                    0,
                    200 * 0x1p-24});
+  // More columns than heads have: those of sines that are added.
+  std::vector<float> many(700);
+  for (size_t i = 0; i < many.size(); i++) many[i] = 1 / (1 + static_cast<float>(i));
+  cases.push_back({"rope_table.wide", RopeTable{many}, {out("table", DType::F32, {33, 1400})}, {}, 0, 32 * 0x1p-24});
   for (const DType t : kActivations)
     for (const bool backward : {false, true}) {
       cases.push_back({fmt::format("rope.{}.{}", name(t), backward ? "backward" : "forward"),

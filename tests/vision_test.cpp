@@ -124,6 +124,25 @@ TEST_P(Vision, ValuesOfTheTowerAreRecomputedAsThoseOfTheTextAre) {
   }
 }
 
+// A pass of several blocks has as many images, each by itself: its attention costs as much as theirs does.
+TEST_P(Vision, AttentionIsPricedByTheImageOfABlock) {
+  const std::string model = GetParam();
+  const std::set<int64_t> expected = model == "qwen2_vl"     ? std::set<int64_t>{kPatches}
+                                     : model == "qwen2_5_vl" ? std::set<int64_t>{16, kPatches}  // windows of 4 x 4
+                                                             : std::set<int64_t>{4};            // slices of 2 x 2
+  for (const int64_t blocks : {1, 4}) {
+    JobSpec spec = vision_job(model);
+    spec.cut.micro_batch = blocks;
+    const TinySession session(spec, 1);
+    std::set<int64_t> lengths;
+    for (const Program& program : session.compiled().set.programs)
+      for (const Op& op : program.ops)
+        if (const auto* attention = std::get_if<Attention>(&op.attrs); attention && attention->bidirectional)
+          lengths.insert(attention->longest);
+    EXPECT_EQ(lengths, expected) << blocks;
+  }
+}
+
 // Passes have room for as many views as have the fewest patches, and a table for the longest side.
 TEST(Towers, NoViewOfAPictureHasFewerPatchesThanTheTowerSays) {
   for (const auto& [resolution, patch] : {std::pair{448, 14}, {56, 14}, {28, 14}, {8, 4}, {100, 14}}) {

@@ -11,7 +11,7 @@ namespace snug {
 struct LayerContext {
   Operand positions, rope_table;
   Operand documents;                          // training and evaluation
-  int64_t longest_document = 0;               // the most tokens that one of them has
+  int64_t longest_document = 0;               // tokens of one that fills its block
   std::optional<Operand> cache{};             // generating: this layer's keys and values
   std::optional<Operand> query_rope_table{};  // where that of queries is not rope_table
   RopeAxes rope_axes{};

@@ -11,7 +11,8 @@ struct Frequencies {
   float f[kMaxHalf];
 };
 
-__global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t half,
+// Fills `count` of the cosines of a row, from `first` on, and as many sines, which lie `half` columns further on.
+__global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t first, int64_t count, int64_t half,
                                   const __grid_constant__ Frequencies frequencies, float attention_factor, float growth,
                                   int64_t growth_length) {
   const int64_t position = blockIdx.x;
@@ -20,10 +21,10 @@ __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t 
   if (growth != 0)
     factor *=
         static_cast<float>(1 + static_cast<double>(growth) * log(1 + static_cast<double>(position / growth_length)));
-  for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     const double angle = static_cast<double>(static_cast<float>(position) * frequencies.f[i]);
-    *table.at(position, i) = static_cast<float>(cos(angle)) * factor;
-    *table.at(position, i + half) = static_cast<float>(sin(angle)) * factor;
+    *table.at(position, first + i) = static_cast<float>(cos(angle)) * factor;
+    *table.at(position, first + i + half) = static_cast<float>(sin(angle)) * factor;
   }
 }
 
@@ -74,16 +75,19 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t s
   const TensorView table = operands.take("table", {DType::F32});
   operands.expect(table.cols() == 2 * std::ssize(attrs.frequencies), "'table' has {} columns, expected {}",
                   table.cols(), 2 * std::ssize(attrs.frequencies));
-  operands.expect(table.cols() <= 2 * kMaxHalf, "'table' has {} columns, at most {} are supported", table.cols(),
-                  2 * kMaxHalf);
   operands.done();
-  Frequencies frequencies{};
-  std::ranges::copy(attrs.frequencies, frequencies.f);
-  return [table, frequencies, attention_factor = attrs.attention_factor, growth = attrs.growth,
+  // A kernel takes as many frequencies as its parameters have room for.
+  std::vector<Frequencies> parts(static_cast<size_t>(ceil_div(std::ssize(attrs.frequencies), kMaxHalf)));
+  for (size_t i = 0; i < attrs.frequencies.size(); i++) parts[i / kMaxHalf].f[i % kMaxHalf] = attrs.frequencies[i];
+  return [table, parts = std::move(parts), attention_factor = attrs.attention_factor, growth = attrs.growth,
           length = attrs.growth_length, stream](const RuntimeScalars&) {
-    rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(
-        Rows<float>(table), table.rows(), table.cols() / 2, frequencies, attention_factor, growth, length);
-    check_launch("rope_table");
+    const int64_t half = table.cols() / 2;
+    for (int64_t first = 0; first < half; first += kMaxHalf) {
+      rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(
+          Rows<float>(table), table.rows(), first, std::min<int64_t>(kMaxHalf, half - first), half,
+          parts[static_cast<size_t>(first / kMaxHalf)], attention_factor, growth, length);
+      check_launch("rope_table");
+    }
   };
 }
 

@@ -76,16 +76,18 @@ Value patch_rows(Builder& tower, const ParamTable& table, const ImageBuffers& im
   return tower.linear(tower.given("pixels", images.pixels), table.patches, ActivationClass::LayerBoundary, positions);
 }
 
-LayerContext tower_context(const JobContext& job, const ImageBuffers& images, size_t layer) {
+LayerContext tower_context(const JobContext& job, const ImageBuffers& images, int64_t blocks, size_t layer) {
   const LayerSpec& spec = job.model.layers[layer];
+  const TowerSpec& tower = job.model.tower;
   const bool windows = spec.documents == Documents::ImageWindows;
-  const int64_t side = job.model.tower.window;
-  LayerContext context{
-      .positions = images.positions,
-      .rope_table = job.tower_rope_table.value(),
-      .documents = windows ? images.windows : images.images,
-      .longest_document = windows ? std::min(side * side, images.pixels.shape.rows()) : images.pixels.shape.rows(),
-      .rope_axes = job.model.tower.rope_axes};
+  // An image has as many patches as its size asks for: those of a block. Those of slices are as good as square.
+  const int64_t of_block = ceil_div(images.pixels.shape.rows(), blocks);
+  const int64_t most = windows ? tower.window * tower.window : tower.square_patches;
+  LayerContext context{.positions = images.positions,
+                       .rope_table = job.tower_rope_table.value(),
+                       .documents = windows ? images.windows : images.images,
+                       .longest_document = most > 0 ? std::min(most, of_block) : of_block,
+                       .rope_axes = tower.rope_axes};
   if (spec.queries > 0) context.image_rows = images.image_rows, context.queries = images.queries;
   return context;
 }
@@ -159,11 +161,12 @@ class Forward {
     return x;
   }
 
-  // Emits a tower, and returns the rows that its projector makes.
-  Value tower(Builder& b, const ImageBuffers& images) {
+  // Emits a tower for the images of so many blocks, and returns the rows that its projector makes.
+  Value tower(Builder& b, const ImageBuffers& images, int64_t blocks) {
     const Value x = group(b, kNoLayer, "patches", job_.table.group_of(job_.table.patches.weight),
                           [&] { return patch_rows(b, job_.table, images); });
-    return layers(b, 0, job_.model.tower_layers(), x, [&](size_t layer) { return tower_context(job_, images, layer); });
+    return layers(b, 0, job_.model.tower_layers(), x,
+                  [&](size_t layer) { return tower_context(job_, images, blocks, layer); });
   }
 
   // Emits embedding and layers; `splice` records what is done to the embedding's rows.
@@ -204,7 +207,7 @@ void lower_forward(const JobContext& job, ProgramId program, const Cut& cut, int
   std::function<void(Value)> splice;
   if (patches > 0) {
     const ImageBuffers images = emit_images(job, e, patches);
-    const Value rows = forward.tower(tower, images);
+    const Value rows = forward.tower(tower, images, cut.micro_batch);
     splice = [&b, &tower, rows, places = images.places](Value x) { b.splice(x, tower, rows, places); };
   }
   const Value x = forward.text(
@@ -265,7 +268,7 @@ Operand lower_looking(const JobContext& job, ProgramId program, int64_t patches)
   Emitter e(job.set, program, job.facts);
   ProgramPlacement placement(job, e, nullptr);
   Builder tower(e, placement, job.table, job.numerics.compute, patches);
-  const Value rows = Forward(job, placement).tower(tower, emit_images(job, e, patches));
+  const Value rows = Forward(job, placement).tower(tower, emit_images(job, e, patches), 1);
   const Operand kept = new_tensor(job.set, "tower_rows", job.numerics.compute, tower.shape(rows), Role::Cache,
                                   Space::Device, Life::Persistent);
   e.op("keep", Copy{}, {read(tower.use(rows)), write(kept)});

@@ -34,7 +34,7 @@ LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuf
 
 // Emits the filling of `patches` patches by the host and their copy to the device.
 ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int64_t pass = 0);
-LayerContext tower_context(const JobContext& job, const ImageBuffers& images, size_t layer);
+LayerContext tower_context(const JobContext& job, const ImageBuffers& images, int64_t blocks, size_t layer);
 // Records the rows of the tower's residual stream that pixels make.
 Value patch_rows(Builder& tower, const ParamTable& table, const ImageBuffers& images);
 

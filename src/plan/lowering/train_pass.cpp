@@ -215,10 +215,10 @@ class TrainProgram {
         Builder& builder = enter(pass, i, fmt::format("layer.{}.fwd", i));
         const auto layer = static_cast<size_t>(i);
         pass.inputs[layer] = pass.x;
-        pass.x = decoder_layer(
-            builder, job_.model.layers[layer], job_.table.layers[layer],
-            i < tower_layers() ? tower_context(job_, pass.images, layer) : layer_context(job_, cut_, pass.batch, layer),
-            pass.x);
+        pass.x = decoder_layer(builder, job_.model.layers[layer], job_.table.layers[layer],
+                               i < tower_layers() ? tower_context(job_, pass.images, cut_.micro_batch, layer)
+                                                  : layer_context(job_, cut_, pass.batch, layer),
+                               pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
           if (kind != ActivationClass::LayerBoundary && policy[kind] == Retention::Offload && reaches(i))
