@@ -13,12 +13,17 @@ namespace {
 
 constexpr int64_t kTokens = 40, kPatches = 68;  // of a block
 
+// With images of one size there is room for one more than there are.
+int64_t patches_of(const ModelSpec& model) {
+  return model.tower.image_side > 0 ? 5 * model.tower.image_patches() : kPatches;
+}
+
 JobSpec vision_job(const std::string& model, const std::optional<std::string>& adapter = std::nullopt) {
   JobSpec spec = tiny_job("../vision/" + model, adapter, DType::F32);
   spec.numerics.weight_decay = 0;
   spec.cut.sequence_length = kTokens;
   spec.cut.micro_batch = 4;
-  spec.cut.patches = {kPatches};
+  spec.cut.patches = {patches_of(spec.model)};
   return spec;
 }
 
@@ -47,19 +52,25 @@ TEST_P(Vision, GradientsOfEveryParameterAgree) {
 }
 
 void expect_same_training(const std::string& model, const std::optional<std::string>& adapter, const std::string& run,
-                          int64_t passes) {
+                          int64_t passes, const std::vector<std::string>& frozen = {}) {
   SCOPED_TRACE(fmt::format("{} {} in {} passes", model, run, passes));
   const auto expected = read_json(vision() / model / "reference.json")[run];
   const auto reference = read_tensors(vision() / model / "reference.safetensors");
   const auto samples = vision_samples(model);
   JobSpec spec = vision_job(model, adapter);
+  if (!frozen.empty()) {
+    spec.rules.freeze = frozen;
+    spec.table = trained_parameters(spec.model, spec.rules);
+    store_as_files_do(spec.table, vision() / model);
+  }
   spec.cut.passes = passes;
   spec.cut.micro_batch = 2 / passes;
   const auto samples_of_step = [&](int64_t number) {
     const auto i = static_cast<size_t>(number - 1);
     return std::vector{samples[i % 4], samples[(i + 1) % 4]};
   };
-  expect_ten_steps(spec, samples_of_step, expected, reference, adapter ? "lora_final." : "final.", 10);
+  const std::string prefix = adapter ? "lora_final." : frozen.empty() ? "final." : run + ".";
+  expect_ten_steps(spec, samples_of_step, expected, reference, prefix, 10);
 }
 
 TEST_P(Vision, TenStepsOfAllPartsAgree) {
@@ -68,6 +79,12 @@ TEST_P(Vision, TenStepsOfAllPartsAgree) {
 
 TEST_P(Vision, TenLoraStepsBesideAFrozenTowerAgree) {
   for (const int64_t passes : {1, 2}) expect_same_training(GetParam(), "adapter_init", "lora", passes);
+}
+
+// Its positions that are never trained stay beside a resampler that is.
+TEST(OmniLmm, TenStepsBesideAFrozenTowerAgree) {
+  for (const int64_t passes : {1, 2})
+    expect_same_training("omnilmm", std::nullopt, "frozen_tower", passes, {"model.vision_tower"});
 }
 
 // Of a prompt that ends with a text, and one that ends with an image; fed in one piece, and with the caches of another
@@ -81,7 +98,7 @@ TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
   store_as_files_do(spec.table, folder());
   spec.sources = find_sources(spec.table, {folder(), false, 1, std::nullopt});
   spec.strategy = plain_strategy(spec.table);
-  spec.cut = {.sequence_length = 1, .patches = {kPatches}};
+  spec.cut = {.sequence_length = 1, .patches = {patches_of(spec.model)}};
   spec.cache_positions = 64;
   TinySession session(spec, 1);
   session.load();
@@ -146,7 +163,7 @@ TEST(Towers, NoViewOfAPictureHasFewerPatchesThanTheTowerSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl", "minicpmv"),
+INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl", "minicpmv", "omnilmm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
