@@ -464,6 +464,7 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
     const ParamRule rule = book.rule_of(param);
     param.trainable = rule.trained;
     param.rate = rule.rate;
+    param.saved = param.fixed && rules.adapter && saves_whole(*rules.adapter, param.name);
   }
   for (const LayerParams& layer : table.layers)
     for (const Linear* linear : layer.linears())

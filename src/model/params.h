@@ -40,6 +40,7 @@ struct ParamSpec {
   bool constant = false;   // is a vector of fp32 numbers of a run that every rank holds whole, in no segment
   bool linear = false;     // the weight of a layer's linear, which a quantised base holds in fewer bits
   bool fixed = false;      // is never trained: the model's authors computed it
+  bool saved = false;      // is in an adapter's file, though it is not trained, beside what is of the same module
   bool tower = false;      // of the tower or its projector, which a quantised base holds as numbers all the same
 };
 
