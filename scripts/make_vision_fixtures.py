@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/vision: tiny models of texts and images, with what transformers and peft compute with them.
 
-    make_vision_fixtures.py tests/fixtures/vision
+    make_vision_fixtures.py tests/fixtures/vision [MODEL ...]
 
-tests/fixtures/README.md says what the files hold. Needs torch, transformers 5, peft and safetensors; one thread, so
+With names of models it makes these alone. tests/fixtures/README.md says what the files hold. Needs torch, transformers 5, peft and safetensors; one thread, so
 that a second run writes the same bytes.
 """
 
@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from transformers import (AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration,
                           Qwen2VLConfig, Qwen2VLForConditionalGeneration)
 
+import omnilmm_models
 import resampled_models
 from make_fixtures import draw_weights, make_optimizer, write_json
 
@@ -42,11 +43,12 @@ MODELS = {
         vision_config={"depth": 3, "hidden_size": 48, "out_hidden_size": 64, "intermediate_size": 68,
                        "window_size": 16, "fullatt_block_indexes": [1], **PATCHES})),
 }  # fmt: skip
+RESTATED = {name: module for module in (resampled_models, omnilmm_models) for name in module.MODELS}
 TARGETS = r".*(language_model|llm).*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 
 
-def make_samples(tokens_of=lambda rows, columns: rows * columns // 4):
-    """Samples of a text alone, of one image, and of two; sides of images in patches."""
+def make_samples(tokens_of=lambda rows, columns: rows * columns // 4, side=None):
+    """Samples of a text alone, of one image, and of two; sides of images in patches, or one for all."""
     generator = torch.Generator().manual_seed(11)
     samples = []
     for sides, lengths in [([], [9]), ([(4, 6)], [5, 7]), ([(6, 10), (2, 2)], [0, 3, 6]), ([(10, 2)], [2, 11])]:
@@ -56,7 +58,7 @@ def make_samples(tokens_of=lambda rows, columns: rows * columns // 4):
             ids += text
             labels += text
             if index < len(sides):
-                rows, columns = sides[index]
+                rows, columns = (side, side) if side else sides[index]
                 images.append({"begin": len(ids), "rows": rows, "columns": columns})
                 ids += [IMAGE] * tokens_of(rows, columns)
                 labels += [-100] * tokens_of(rows, columns)
@@ -73,7 +75,7 @@ def make_pixels(samples, frames=PATCHES["temporal_patch_size"]):
 
 def logits_of(model, sample, pixels):
     ids = torch.tensor([sample["input_ids"]])
-    if hasattr(model, "resampler"):
+    if hasattr(model, "look"):
         return model(ids[0], sample["images"], pixels)
     images = {}
     if sample["images"]:
@@ -101,8 +103,8 @@ def accumulate(model, samples, pixels):
 
 
 def load(folder, dtype):
-    if folder.name in resampled_models.MODELS:
-        return resampled_models.load(folder, dtype)
+    if folder.name in RESTATED:
+        return RESTATED[folder.name].load(folder, dtype)
     return AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
@@ -132,7 +134,8 @@ def train(model, samples, pixels, learning_rate):
 
 def write_adapter(folder):
     torch.manual_seed(5)
-    model = get_peft_model(load(folder, torch.float32), LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS))
+    targets = getattr(RESTATED.get(folder.name), "TARGETS", TARGETS)
+    model = get_peft_model(load(folder, torch.float32), LoraConfig(r=4, lora_alpha=8, target_modules=targets))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -143,8 +146,8 @@ def write_adapter(folder):
 
 
 def write_model(folder, kind, seed):
-    if kind in resampled_models.MODELS:
-        return resampled_models.write(folder, kind, seed, VOCABULARY)
+    if kind in RESTATED:
+        return RESTATED[kind].write(folder, kind, seed, VOCABULARY)
     make, config = MODELS[kind]
     model = make(config)
     draw_weights(model, seed)
@@ -169,6 +172,12 @@ def references(folder, samples, pixels):
     reference = {"loss": loss, "gradient_error": error, "full": train(full, samples, pixels, 1e-3)}
     tensors |= {f"final.{name}": p.detach().masked_fill(noise[name], torch.nan) if name in noise else p.detach()
                 for name, p in full.named_parameters()}  # fmt: skip
+    if folder.name in omnilmm_models.MODELS:
+        parts = load(folder, torch.float32)
+        parts.model.vision_tower.requires_grad_(False)
+        reference["frozen_tower"] = train(parts, samples, pixels, 1e-3)
+        tensors |= {f"frozen_tower.{name}": p.detach().masked_fill(noise[name], torch.nan)
+                    for name, p in parts.named_parameters() if p.requires_grad}  # fmt: skip
     lora = PeftModel.from_pretrained(load(folder, torch.float32), folder / "adapter_init", is_trainable=True)
     with torch.no_grad():
         tensors["adapted_logits"] = logits_of(lora, samples[2], pixels[2]).clone()
@@ -185,12 +194,16 @@ def main():
     pixels = make_pixels(samples)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "samples.json", samples)
-    for seed, kind in enumerate([*MODELS, *resampled_models.MODELS]):
+    for seed, kind in enumerate([*MODELS, *RESTATED]):
+        if sys.argv[2:] and kind not in sys.argv[2:]:
+            continue
         folder = out / kind
         shutil.rmtree(folder, ignore_errors=True)
         write_model(folder, kind, seed)
-        if kind in resampled_models.MODELS:
-            samples = make_samples(lambda rows, columns: resampled_models.QUERIES)
+        if kind in RESTATED:
+            module = RESTATED[kind]
+            side = module.SIDE if kind in omnilmm_models.MODELS else None
+            samples = make_samples(lambda rows, columns: module.QUERIES, side)
             pixels = make_pixels(samples, 1)
             write_json(folder / "samples.json", samples)
         write_adapter(folder)

@@ -43,7 +43,9 @@ struct TinyCase {
   JobSpec job() const {
     JobSpec spec =
         dora ? dora_job() : tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
-    if (spec.model.tower) spec.cut.patches = {68};  // some more than a sample has
+    // Some more than a sample has.
+    const TowerSpec& tower = spec.model.tower;
+    if (tower) spec.cut.patches = {tower.image_side > 0 ? 3 * tower.image_patches() : 68};
     spec.numerics.optimizer = optimizer;
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;

@@ -89,21 +89,39 @@ class Images : public Cli {
                                                                                 {"rgb8.png", "Two."}};
 };
 
-// MiniCPM-Llama3-V 2.5 in small: slices, and a resampler.
-class Slices : public Images {
+// Models of other families, whose tokens for images are in the tokenizer alone.
+class OtherImages : public Images {
  protected:
-  void SetUp() override {
-    Images::SetUp();
+  void add_tokens(const Words& tokens) {
     fs::remove(at("model/preprocessor_config.json"));
     auto tokenizer = nlohmann::json::parse(text_of(at("model/tokenizer.json")));
     auto& added = tokenizer["added_tokens"];
     const nlohmann::json like = added.back();
-    for (const char* token : {"<unk>", "<image>", "</image>", "<slice>", "</slice>"}) {
+    for (const std::string& token : tokens) {
       nlohmann::json one = like;
       one.update({{"id", added.back()["id"].get<int>() + 1}, {"content", token}});
       added.push_back(one);
     }
     put(at("model/tokenizer.json"), tokenizer.dump());
+  }
+
+  // Of a file's tensors their dtypes and shapes.
+  static nlohmann::json header_of(const fs::path& safetensors) {
+    const std::string file = text_of(safetensors);
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, file.data(), sizeof(bytes));
+    auto header = nlohmann::json::parse(file.substr(sizeof(bytes), bytes));
+    for (auto& tensor : header) tensor.erase("data_offsets");
+    return header;
+  }
+};
+
+// MiniCPM-Llama3-V 2.5 in small: slices, and a resampler.
+class Slices : public OtherImages {
+ protected:
+  void SetUp() override {
+    Images::SetUp();
+    add_tokens({"<unk>", "<image>", "</image>", "<slice>", "</slice>"});
     put(at("model/config.json"), nlohmann::json{{"architectures", {"MiniCPMV"}},
                                                 {"model_type", "minicpmv"},
                                                 {"version", "2.5"},
@@ -131,18 +149,116 @@ class Slices : public Images {
   }
 };
 
+// OmniLMM in small: a class row before the patches of every image, all of one size, and tables of positions for fewer.
+class OneSize : public OtherImages {
+ protected:
+  void SetUp() override {
+    Images::SetUp();
+    add_tokens({"<im_patch>", "<im_start>", "<im_end>"});
+    put(at("model/config.json"), nlohmann::json{{"architectures", {"OmniLMMForCausalLM"}},
+                                                {"model_type", "omnilmm"},
+                                                {"hidden_size", 128},
+                                                {"intermediate_size", 128},
+                                                {"num_hidden_layers", 2},
+                                                {"num_attention_heads", 4},
+                                                {"num_key_value_heads", 2},
+                                                {"rms_norm_eps", 1e-5},
+                                                {"rope_theta", 1e4},
+                                                {"sliding_window", 4096},
+                                                {"max_position_embeddings", 512},
+                                                {"tie_word_embeddings", false},
+                                                {"vocab_size", 270},
+                                                {"num_query", 4},
+                                                {"image_size", 42},
+                                                {"mm_use_im_start_end", true},
+                                                {"mm_vision_tower", "eva02_enormous_patch14_clip_224.laion2b_plus"},
+                                                {"vision_config",
+                                                 {{"img_size", 28},
+                                                  {"patch_size", 14},
+                                                  {"embed_dim", 32},
+                                                  {"depth", 3},
+                                                  {"num_heads", 2},
+                                                  {"mlp_ratio", 1.5}}}}
+                                     .dump());
+  }
+};
+
 TEST_F(Images, AModelLearnsToAnswerFromPixels) { expect_answers(); }
 TEST_F(Slices, AModelLearnsToAnswerFromPixels) { expect_answers({"--learning-rate", "3e-3", "--max-steps", "60"}); }
+// What a block adds is normed, so that drawn patches begin as small beside it: they learn faster than the rest.
+TEST_F(OneSize, AModelLearnsToAnswerFromPixels) {
+  expect_answers({"--learning-rate", "3e-3", "--learning-rate-vision", "3e-2", "--max-steps", "100"});
+}
 TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
 TEST_F(Slices, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
+TEST_F(OneSize, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
+
+// A model is written with the names and shapes that its own code has, and without images goes on as its text model,
+// with the rest of its tensors copied.
+TEST_F(OneSize, AModelIsWrittenAsItsCodeHasItAndItsTextModelTrainsAlone) {
+  run_well(train({"--freeze-vision-tower", "false", "--freeze-projector", "false", "--max-steps", "2"}));
+  const nlohmann::json whole = header_of(at("run/model/model.safetensors"));
+  const std::map<std::string, std::vector<int>> shapes{{"cls_token", {1, 1, 32}},
+                                                       {"pos_embed", {1, 5, 32}},
+                                                       {"patch_embed.proj.weight", {32, 3, 14, 14}},
+                                                       {"patch_embed.proj.bias", {32}},
+                                                       {"blocks.1.attn.qkv.weight", {96, 32}},
+                                                       {"blocks.1.attn.q_bias", {32}},
+                                                       {"blocks.1.attn.v_bias", {32}},
+                                                       {"blocks.1.mlp.fc1.bias", {48}},
+                                                       {"norm.bias", {32}}};
+  for (const auto& [name, shape] : shapes)
+    EXPECT_EQ(whole["model.vision_tower." + name]["shape"].get<std::vector<int>>(), shape) << name;
+  EXPECT_EQ(whole["model.resampler.pos_embed"]["shape"], (std::vector<int>{4, 128}));
+  for (const auto& [name, tensor] : whole.items())
+    EXPECT_TRUE(name.find("blocks.2.") == name.npos && name.find("k_bias") == name.npos) << name;
+  fs::rename(at("run/model"), at("trained"));
+  put(at("data.jsonl"), record("", "Nothing."));
+  const Outcome text =
+      run_well(train({"--model", "trained", "--init", "pretrained", "--overwrite", "--max-steps", "2"}));
+  EXPECT_THAT(text.err, HasSubstr("of the model its text model is used and trained"));
+  EXPECT_EQ(header_of(at("run/model/model.safetensors")), whole);
+}
+
+// PEFT has the whole resampler, with the places that are never trained, and asks for them. A checkpoint that becomes an
+// adapter has them of the base's file.
+TEST_F(OneSize, AResamplerIsSavedBesideAnAdapterAndUsed) {
+  run_well(train({"--max-steps", "1", "--freeze-vision-tower", "false"}));
+  fs::rename(at("run/model"), at("base"));
+  run_well(train({"--model", "base", "--init", "pretrained", "--overwrite", "--method", "lora", "--freeze-projector",
+                  "false", "--max-steps", "4", "--save-every", "2"}));
+  const nlohmann::json header = header_of(at("run/adapter/adapter_model.safetensors"));
+  for (const char* name : {"query", "proj", "attn.in_proj_weight", "kv_proj.weight", "ln_q.bias"})
+    EXPECT_TRUE(header.contains(std::string("base_model.model.model.resampler.") + name)) << name;
+  EXPECT_EQ(header["base_model.model.model.resampler.pos_embed"]["shape"], (std::vector<int>{4, 128}));
+  EXPECT_TRUE(header.contains("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"));
+  for (const auto& [name, tensor] : header.items()) EXPECT_EQ(name.find("vision_tower"), name.npos) << name;
+  const Words eval{"eval",      "--data", "data.jsonl",        "--image-dir", kImages,
+                   "--compute", "fp32",   "--sequence-length", "128",         "--json"};
+  const auto loss = [&](const Words& more) { return nlohmann::json::parse(run_well(with(eval, more)).out)["loss"]; };
+  EXPECT_EQ(loss({"--adapter", "run", "--checkpoint", "step-4"}), loss({"--adapter", "run/adapter"}));
+  EXPECT_NE(loss({"--adapter", "run/adapter"}), loss({"--model", "base"}));
+}
+
+// An adapter of the tower is of the module that its code has, of queries, keys and values together.
+TEST_F(OneSize, ATowersAdaptersHaveItsModulesNames) {
+  run_well(train({"--method", "lora", "--freeze-vision-tower", "false", "--max-steps", "2"}));
+  const nlohmann::json header = header_of(at("run/adapter/adapter_model.safetensors"));
+  const std::string blocks = "base_model.model.model.vision_tower.blocks.";
+  EXPECT_EQ(header[blocks + "0.attn.qkv.lora_B.weight"]["shape"][0], 96);
+  EXPECT_TRUE(header.contains(blocks + "1.mlp.fc2.lora_A.weight"));
+  EXPECT_FALSE(header.contains("base_model.model.model.vision_tower.patch_embed.proj.lora_A.weight"));
+}
+
+TEST_F(OneSize, PlansCountImagesOfOneSize) {
+  EXPECT_THAT(run_well({"plan", "--model", "model", "--image-tokens", "9", "--sequence-length", "64"}).out,
+              HasSubstr("up to 18 patches a block"));  // 2 images of 9
+}
 
 // An adapter's file holds the resampler whole where it is trained, under the names that PEFT gives it.
 TEST_F(Slices, AResamplerIsSavedBesideAnAdapterAndUsed) {
   run_well(train({"--method", "lora", "--freeze-projector", "false", "--max-steps", "4"}));
-  const std::string file = text_of(at("run/adapter/adapter_model.safetensors"));
-  uint64_t bytes = 0;
-  std::memcpy(&bytes, file.data(), sizeof(bytes));
-  const auto header = nlohmann::json::parse(file.substr(sizeof(bytes), bytes));
+  const nlohmann::json header = header_of(at("run/adapter/adapter_model.safetensors"));
   for (const char* name : {"query", "proj", "attn.in_proj_weight", "attn.in_proj_bias", "kv_proj.weight", "ln_q.bias"})
     EXPECT_TRUE(header.contains(std::string("base_model.model.resampler.") + name)) << name;
   EXPECT_TRUE(header.contains("base_model.model.llm.model.layers.0.self_attn.q_proj.lora_A.weight"));

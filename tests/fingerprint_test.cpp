@@ -114,6 +114,10 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   const ModelSpec resampled = read_model_config(vision() / "minicpmv").spec;
   expect_every_field_counts(resampled.tower);
   expect_every_field_counts(resampled.projector());
+  const ModelSpec one_size = read_model_config(vision() / "omnilmm").spec;
+  expect_every_field_counts(one_size.tower);
+  expect_every_field_counts(one_size.projector());
+  expect_every_field_counts(one_size.layers[0].qkv);
   expect_every_field_counts(LinearPart{"attn.in_proj", 384, "", "attn.in_proj_{}"});
   expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});

@@ -204,6 +204,13 @@ inline void add_pointwise(OpCases& cases) {
                        {},
                        1e-7,
                        0});
+      for (const int64_t cols : {33, 264})
+        cases.push_back({fmt::format("accumulate.{}.to.{}.repeated.{}", name(t), name(u), cols),
+                         Accumulate{},
+                         {in("x", t, {3, cols}, uniform(), 8), inout("sum", u, {15, cols})},
+                         {},
+                         1e-7,
+                         1e-7});
       cases.push_back({fmt::format("accumulate.{}.to.{}.long", name(t), name(u)),
                        Accumulate{},
                        {in("x", t, {40001}), inout("sum", u, {40001})},
@@ -387,6 +394,32 @@ inline void add_embedding(OpCases& cases) {
   }
 }
 
+// Squares as large, of which all places are at the edge, and whose sides are no multiples.
+inline void add_resizes(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const DType u : kActivations)
+      for (const auto& [from, to] : {std::pair<int64_t, int64_t>{3, 3}, {1, 4}, {2, 5}, {7, 16}, {16, 32}})
+        for (const int64_t kept : {0, 1})
+          for (const bool antialias : {false, true}) {
+            const int64_t cols = from == 7 ? 264 : 13, small = kept + from * from, large = kept + to * to;
+            const auto suffix = fmt::format("{}.to.{}.{}.to.{}.behind.{}{}", name(t), name(u), from, to, kept,
+                                            antialias ? ".antialias" : "");
+            const ResizeRows resize{from, to, kept, antialias};
+            cases.push_back({"resize_rows." + suffix,
+                             resize,
+                             {in("x", t, {small, cols}, uniform(), 8), out("y", u, {large, cols}, 8)},
+                             {},
+                             1e-6,
+                             1e-6});
+            cases.push_back({"resize_rows_backward." + suffix,
+                             ResizeRowsBackward{resize},
+                             {in("dy", t, {large, cols}, uniform(), 8), out("dx", u, {small, cols}, 8)},
+                             {},
+                             1e-6,
+                             4e-6});
+          }
+}
+
 inline void add_loss(OpCases& cases) {
   for (const DType t : kActivations)
     for (const bool gradient : {false, true})
@@ -487,6 +520,7 @@ inline OpCases op_cases() {
   add_pointwise(cases);
   add_conversions(cases);
   add_embedding(cases);
+  add_resizes(cases);
   add_loss(cases);
   add_quantize(cases);
   add_dropout(cases);

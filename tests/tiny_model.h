@@ -85,14 +85,15 @@ inline std::filesystem::path vision() { return std::filesystem::path(SNUG_FIXTUR
 inline std::vector<TinySample> vision_samples(const std::string& model, int64_t merge = 2) {
   const auto tensors = read_tensors(vision() / model / "reference.safetensors");
   std::vector<TinySample> samples;
-  const bool queried = model == "minicpmv";
+  const int64_t queries = model == "minicpmv" ? 5 : model == "omnilmm" ? 4 : 0;
+  const bool queried = queries > 0;
   if (queried) merge = 1;
   for (const auto& json : read_json(queried ? vision() / model / "samples.json" : vision() / "samples.json")) {
     TinySample sample{json["input_ids"].get<std::vector<int32_t>>(), json["labels"].get<std::vector<int32_t>>()};
     for (const auto& image : json["images"])
       sample.images.push_back({image["begin"].get<int64_t>(), image["rows"].get<int64_t>() / merge,
                                image["columns"].get<int64_t>() / merge});
-    if (queried) sample.image_tokens = 5;
+    sample.image_tokens = queries;
     if (!sample.images.empty()) sample.pixels = tensors.at(fmt::format("pixels.{}", samples.size()));
     samples.push_back(std::move(sample));
   }
@@ -156,6 +157,7 @@ inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_
 inline std::vector<TinySample> samples_of(const JobSpec& spec) {
   if (!spec.model.tower) return tiny_samples();
   if (spec.model.architecture == "MiniCPMV") return vision_samples("minicpmv");
+  if (spec.model.architecture == "OmniLMMForCausalLM") return vision_samples("omnilmm");
   return vision_samples(spec.model.architecture == "Qwen2VLForConditionalGeneration" ? "qwen2_vl" : "qwen2_5_vl");
 }
 
@@ -170,7 +172,13 @@ inline int64_t patches_of(const std::vector<TinySample>& samples, int64_t merge)
 inline ImageCounts fill_images(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
                                const ModelSpec& model, const ImageViews& arrays, RuntimeScalars& runtime) {
   const TowerSpec& tower = model.tower;
-  ImageLayout layout({tower.merge, tower.window, model.projector().queries, tower.position_side}, arrays);
+  ImageLayout layout({.merge = tower.merge,
+                      .window = tower.window,
+                      .queries = model.projector().queries,
+                      .position_side = tower.position_side,
+                      .image_side = tower.image_side,
+                      .class_rows = !tower.class_row.empty()},
+                     arrays);
   const int64_t numbers = arrays.pixels.cols();
   int64_t at = 0, patch = 0;
   for (size_t s = 0; s < samples.size(); s++) {

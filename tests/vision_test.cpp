@@ -3,7 +3,9 @@
 
 #include <set>
 
+#include "expect_error.h"
 #include "image/processor.h"
+#include "model/model_config.h"
 #include "model/towers.h"
 #include "parity.h"
 #include "train/generate.h"
@@ -13,12 +15,17 @@ namespace {
 
 constexpr int64_t kTokens = 40, kPatches = 68;  // of a block
 
+// With images of one size there is room for one more than there are.
+int64_t patches_of(const ModelSpec& model) {
+  return model.tower.image_side > 0 ? 5 * model.tower.image_patches() : kPatches;
+}
+
 JobSpec vision_job(const std::string& model, const std::optional<std::string>& adapter = std::nullopt) {
   JobSpec spec = tiny_job("../vision/" + model, adapter, DType::F32);
   spec.numerics.weight_decay = 0;
   spec.cut.sequence_length = kTokens;
   spec.cut.micro_batch = 4;
-  spec.cut.patches = {kPatches};
+  spec.cut.patches = {patches_of(spec.model)};
   return spec;
 }
 
@@ -47,19 +54,25 @@ TEST_P(Vision, GradientsOfEveryParameterAgree) {
 }
 
 void expect_same_training(const std::string& model, const std::optional<std::string>& adapter, const std::string& run,
-                          int64_t passes) {
+                          int64_t passes, const std::vector<std::string>& frozen = {}) {
   SCOPED_TRACE(fmt::format("{} {} in {} passes", model, run, passes));
   const auto expected = read_json(vision() / model / "reference.json")[run];
   const auto reference = read_tensors(vision() / model / "reference.safetensors");
   const auto samples = vision_samples(model);
   JobSpec spec = vision_job(model, adapter);
+  if (!frozen.empty()) {
+    spec.rules.freeze = frozen;
+    spec.table = trained_parameters(spec.model, spec.rules);
+    store_as_files_do(spec.table, vision() / model);
+  }
   spec.cut.passes = passes;
   spec.cut.micro_batch = 2 / passes;
   const auto samples_of_step = [&](int64_t number) {
     const auto i = static_cast<size_t>(number - 1);
     return std::vector{samples[i % 4], samples[(i + 1) % 4]};
   };
-  expect_ten_steps(spec, samples_of_step, expected, reference, adapter ? "lora_final." : "final.", 10);
+  const std::string prefix = adapter ? "lora_final." : frozen.empty() ? "final." : run + ".";
+  expect_ten_steps(spec, samples_of_step, expected, reference, prefix, 10);
 }
 
 TEST_P(Vision, TenStepsOfAllPartsAgree) {
@@ -70,19 +83,69 @@ TEST_P(Vision, TenLoraStepsBesideAFrozenTowerAgree) {
   for (const int64_t passes : {1, 2}) expect_same_training(GetParam(), "adapter_init", "lora", passes);
 }
 
+// Its positions that are never trained stay beside a resampler that is.
+TEST(OmniLmm, TenStepsBesideAFrozenTowerAgree) {
+  for (const int64_t passes : {1, 2})
+    expect_same_training("omnilmm", std::nullopt, "frozen_tower", passes, {"model.vision_tower"});
+}
+
+// Generates, with room for the images of a prompt.
+JobSpec looking_job(const std::string& model) {
+  JobSpec spec = vision_job(model);
+  spec.purpose = Purpose::Generate;
+  spec.table = full_parameters(spec.model, false);
+  store_as_files_do(spec.table, vision() / model);
+  spec.sources = find_sources(spec.table, {vision() / model, false, 1, std::nullopt});
+  spec.strategy = plain_strategy(spec.table);
+  spec.cut = {.sequence_length = 1, .patches = {patches_of(spec.model)}};
+  spec.cache_positions = 64;
+  return spec;
+}
+
+void look(Generator& generator, const ModelSpec& model, const TinySample& sample) {
+  generator.look(sample.images, [&](const ImageViews& views) {
+    RuntimeScalars counts;
+    return fill_images({sample}, kTokens, true, model, views, counts);
+  });
+}
+
+TEST_P(Vision, ImagesInOnePassAreEachAsAlone) {
+  const JobSpec spec = looking_job(GetParam());
+  TinySession session(spec, 1);
+  session.load();
+  Generator generator(session, {1, {}, {}});
+  std::optional<Operand> kept;
+  for (const Program& program : session.compiled().set.programs)
+    for (const Op& op : program.ops)
+      if (session.compiled().set.buffers[op.operands.back().buffer].name == "tower_rows") kept = op.operands.back();
+  const auto rows_of = [&](const TinySample& sample) {
+    look(generator, spec.model, sample);
+    return values(session, kept.value());
+  };
+  const TinySample both = vision_samples(GetParam())[2];
+  const std::vector<float> together = rows_of(both);
+  ASSERT_EQ(both.images.size(), 2u);
+  auto pixels = both.pixels.begin();
+  auto rows = together.begin();
+  for (const ImageTokens& image : both.images) {
+    TinySample one = both;
+    one.images = {image};
+    const int64_t merge = spec.model.tower.merge, patches = image.rows * image.columns * merge * merge;
+    one.pixels.assign(pixels, pixels + patches * spec.model.tower.patch_numbers());
+    pixels += std::ssize(one.pixels);
+    const std::vector<float> alone = rows_of(one);
+    const auto end = rows + both.tokens_of(image) * spec.model.hidden;
+    EXPECT_TRUE(std::equal(rows, end, alone.begin())) << image.rows << " x " << image.columns;
+    rows = end;
+  }
+}
+
 // Of a prompt that ends with a text, and one that ends with an image; fed in one piece, and with the caches of another
 // prompt's beginning.
 TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
   const auto reference = read_tensors(folder() / "reference.safetensors");
   const auto samples = vision_samples(GetParam());
-  JobSpec spec = vision_job(GetParam());
-  spec.purpose = Purpose::Generate;
-  spec.table = full_parameters(spec.model, false);
-  store_as_files_do(spec.table, folder());
-  spec.sources = find_sources(spec.table, {folder(), false, 1, std::nullopt});
-  spec.strategy = plain_strategy(spec.table);
-  spec.cut = {.sequence_length = 1, .patches = {kPatches}};
-  spec.cache_positions = 64;
+  const JobSpec spec = looking_job(GetParam());
   TinySession session(spec, 1);
   session.load();
   Generator generator(session, {1, {}, {}});
@@ -93,10 +156,7 @@ TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
   const auto vocabulary = static_cast<size_t>(spec.model.vocabulary);
   for (const size_t s : {size_t{1}, size_t{2}, size_t{3}}) {
     const std::vector<int32_t>& ids = samples[s].ids;
-    generator.look(samples[s].images, [&](const ImageViews& views) {
-      RuntimeScalars counts;
-      return fill_images({samples[s]}, kTokens, true, spec.model, views, counts);
-    });
+    look(generator, spec.model, samples[s]);
     const auto& images = samples[s].images;
     const auto after_image = static_cast<size_t>(images[0].begin + samples[s].tokens_of(images[0]));
     for (const size_t length : {ids.size(), after_image, ids.size() - 1}) {
@@ -127,9 +187,10 @@ TEST_P(Vision, ValuesOfTheTowerAreRecomputedAsThoseOfTheTextAre) {
 // A pass of several blocks has as many images, each by itself: its attention costs as much as theirs does.
 TEST_P(Vision, AttentionIsPricedByTheImageOfABlock) {
   const std::string model = GetParam();
-  const std::set<int64_t> expected = model == "qwen2_vl"     ? std::set<int64_t>{kPatches}
-                                     : model == "qwen2_5_vl" ? std::set<int64_t>{16, kPatches}  // windows of 4 x 4
-                                                             : std::set<int64_t>{4};            // slices of 2 x 2
+  const std::map<std::string, std::set<int64_t>> expected{{"qwen2_vl", {kPatches}},
+                                                          {"qwen2_5_vl", {16, kPatches}},  // windows of 4 x 4
+                                                          {"minicpmv", {4}},               // slices of 2 x 2
+                                                          {"omnilmm", {SIDE, SIDE1}}};  // with a class row, and not
   for (const int64_t blocks : {1, 4}) {
     JobSpec spec = vision_job(model);
     spec.cut.micro_batch = blocks;
@@ -139,8 +200,39 @@ TEST_P(Vision, AttentionIsPricedByTheImageOfABlock) {
       for (const Op& op : program.ops)
         if (const auto* attention = std::get_if<Attention>(&op.attrs); attention && attention->bidirectional)
           lengths.insert(attention->longest);
-    EXPECT_EQ(lengths, expected) << blocks;
+    EXPECT_EQ(lengths, expected.at(model)) << blocks;
   }
+}
+
+// 32 layers of Mistral-7B and 32,009 tokens; 63 blocks of timm's tower with its table of 16 x 16; a resampler of 64
+// queries.
+TEST(OmniLmm, TheTowerThatItsConfigurationNamesHasTimmsSizes) {
+  const ModelSpec model = read_model_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / "omnilmm-12b").spec;
+  const int64_t d = 4096, w = 1792, m = 15360, layer = 2 * d * d + 2 * d * 1024 + 3 * d * 14336 + 2 * d;
+  const int64_t text = 32 * layer + 2 * 32009 * d + d;
+  const int64_t block = 3 * w * w + 2 * w + w * w + w + 2 * w * m + m + w + 4 * w;
+  const int64_t tower = 63 * block + 588 * w + w + w + 257 * w + 2 * w;
+  const int64_t resampler = 2 * 64 * d + w * d + 3 * (d * d + d) + d * d + d + 3 * 2 * d + d * d;
+  const ParamTable table = full_parameters(model, true);
+  EXPECT_EQ(table.count(false), text + tower + resampler);
+  EXPECT_EQ(table.count(true), text + tower + resampler - 64 * d);  // but the resampler's places
+  EXPECT_EQ(model.tower.image_patches(), 1024);
+}
+
+TEST(OmniLmm, WhatItsCodeDoesNotDoIsRefused) {
+  const auto refused = [](const nlohmann::json& change, std::string_view part) {
+    auto config = read_json(vision() / "omnilmm" / "config.json");
+    config.merge_patch(change);
+    return fails_with<UserError>([&] { parse_model_config(config.dump(), "c.json"); }, part);
+  };
+  EXPECT_TRUE(refused({{"mm_vision_tower", "vit_large"}}, "expected eva02_enormous_patch14_clip_224, alone or with"));
+  EXPECT_TRUE(refused({{"mm_vision_tower", nullptr}}, "mm_vision_tower"));
+  EXPECT_TRUE(refused({{"mm_use_im_start_end", false}}, "mm_use_im_start_end': found false, expected true"));
+  EXPECT_TRUE(refused({{"num_query", 5}}, "num_query': found 5, expected the number of a square's places"));
+  EXPECT_TRUE(refused({{"image_size", 22}}, "expected a multiple of a patch of 4, and at least 12"));
+  EXPECT_TRUE(refused({{"image_size", 8}}, "expected a multiple of a patch of 4, and at least 12"));
+  EXPECT_TRUE(refused({{"vision_config", {{"num_heads", 5}}}}, "expected a number that divides 48"));
+  EXPECT_TRUE(refused({{"vision_config", {{"depth", 1}}}}, "depth"));
 }
 
 // Passes have room for as many views as have the fewest patches, and a table for the longest side.
@@ -165,7 +257,7 @@ TEST(Towers, NoViewOfAPictureHasFewerPatchesThanTheTowerSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl", "minicpmv"),
+INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl", "minicpmv", "omnilmm"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -176,6 +176,14 @@ SwiGluBackwardOperands swiglu_backward_operands(Operands& operands) {
   return of;
 }
 
+TensorView sum_operand(Operands& operands, const TensorView& x) {
+  const TensorView sum = operands.take("sum", kFloat);
+  operands.expect(sum.cols() == x.cols() && (sum.rows() == x.rows() || (x.rows() > 0 && sum.rows() % x.rows() == 0)),
+                  "'sum' is {}, expected as many rows as {} has, or a multiple", to_string(sum.shape),
+                  to_string(x.shape));
+  return sum;
+}
+
 RescaleOperands rescale_operands(const Rescale& rescale, Operands& operands) {
   RescaleOperands of;
   of.x = operands.take("x", kActivation);
@@ -230,6 +238,38 @@ int64_t segments_of(const EmbeddingBackward& embedding, const RuntimeScalars& ru
   const int64_t segments = embedding.patches ? runtime.patch_segments : runtime.segments;
   check(0 <= segments && segments <= tokens, "embedding_backward: {} segments of {} rows", segments, tokens);
   return segments;
+}
+
+namespace {
+
+void expect_squares(const ResizeRows& resize, const Operands& operands, const ResizeRowsOperands& of) {
+  operands.expect(resize.from > 0 && resize.to >= resize.from && resize.kept >= 0,
+                  "a square of {0} x {0} rows made one of {1} x {1}, expected one as large at least", resize.from,
+                  resize.to);
+  operands.expect(of.small.rows() == resize.kept + resize.from * resize.from &&
+                      of.large.rows() == resize.kept + resize.to * resize.to && of.small.cols() == of.large.cols(),
+                  "{} and {}, expected squares of {} x {} and {} x {} rows behind {}", to_string(of.small.shape),
+                  to_string(of.large.shape), resize.from, resize.from, resize.to, resize.to, resize.kept);
+}
+
+}  // namespace
+
+ResizeRowsOperands resize_rows_operands(const ResizeRows& resize, Operands& operands) {
+  ResizeRowsOperands of{};
+  of.small = operands.take("x", kActivation);
+  of.large = operands.take("y", kActivation);
+  expect_squares(resize, operands, of);
+  operands.done();
+  return of;
+}
+
+ResizeRowsOperands resize_rows_backward_operands(const ResizeRowsBackward& resize, Operands& operands) {
+  ResizeRowsOperands of{};
+  of.large = operands.take("dy", kActivation);
+  of.small = operands.take("dx", kActivation);
+  expect_squares(resize, operands, of);
+  operands.done();
+  return of;
 }
 
 ScatterRowsOperands scatter_rows_operands(Operands& operands) {

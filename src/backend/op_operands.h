@@ -83,6 +83,9 @@ struct SwiGluBackwardOperands {
 };
 SwiGluBackwardOperands swiglu_backward_operands(Operands& operands);
 
+// Takes the sum of Accumulate: as many rows as x, or so many times as many.
+TensorView sum_operand(Operands& operands, const TensorView& x);
+
 struct RescaleOperands {
   TensorView x, c, y;  // c is x unless there is an addend
 };
@@ -116,6 +119,13 @@ struct EmbeddingBackwardOperands {
 EmbeddingBackwardOperands embedding_backward_operands(Operands& operands);
 // Returns how many segments a run has. Throws InternalError if they are more than its tokens.
 int64_t segments_of(const EmbeddingBackward& embedding, const RuntimeScalars& runtime, int64_t tokens);
+
+// Holds two squares of rows, of `small` x `small` and `large` x `large`, with the rows that stay before them.
+struct ResizeRowsOperands {
+  TensorView small, large;
+};
+ResizeRowsOperands resize_rows_operands(const ResizeRows& resize, Operands& operands);
+ResizeRowsOperands resize_rows_backward_operands(const ResizeRowsBackward& resize, Operands& operands);
 
 struct ScatterRowsOperands {
   TensorView y;

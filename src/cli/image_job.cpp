@@ -66,8 +66,8 @@ int64_t patches_of_tokens(const Options& options) {
 
 std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
   if (options.block_patches == 0) return {};
-  const int64_t row = spec.model.tower.merge * spec.model.tower.merge, most = round_up(options.block_patches, row),
-                few = std::max(round_up(ceil_div(most, 4), row), spec.model.tower.least_patches);
+  const int64_t multiple = spec.model.tower.patch_multiple(), most = round_up(options.block_patches, multiple),
+                few = std::max(round_up(ceil_div(most, 4), multiple), spec.model.tower.least_patches);
   std::vector<int64_t> shapes{most};
   if (few < most) shapes.push_back(few);
   const auto trains_tower = [](const ParamSpec& param) { return param.tower && param.trainable; };
@@ -76,8 +76,14 @@ std::vector<int64_t> patch_shapes(const Options& options, const JobSpec& spec) {
 }
 
 ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
+  const TowerSpec& tower = model.tower;
   return {.processor = input.processor,
-          .tower = {model.tower.merge, model.tower.window, model.projector().queries, model.tower.position_side},
+          .tower = {.merge = tower.merge,
+                    .window = tower.window,
+                    .queries = model.projector().queries,
+                    .position_side = tower.position_side,
+                    .image_side = tower.image_side,
+                    .class_rows = !tower.class_row.empty()},
           .rows = {.threads = usable_cores(), .most_bytes = kDecodingBytes}};
 }
 

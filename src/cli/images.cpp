@@ -112,6 +112,8 @@ ImageInput omnilmm(const JsonObject& config, const Tokenizer& tokenizer) {
   const int64_t side = config.integer("image_size", 14, 4096, 448),
                 queries = config.integer("num_query", 1, 1 << 16, 64);
   ImageInput input{.processor = omnilmm_processor(side, queries), .markup = {}, .pad_token = 0};
+  if (config.has("vision_config"))
+    input.processor.patch = config.object("vision_config").integer("patch_size", 1, 64, input.processor.patch);
   if (side % input.processor.patch != 0)
     config.fail("image_size", fmt::format("a multiple of a patch of {}", input.processor.patch));
   input.markup.pad = "<im_patch>";

@@ -55,7 +55,7 @@ ModelConfig model_config_of(const Options& options) {
   ModelConfig config = read_model_config(options.model, options.family);
   const bool asked = objective_from_name(options.objective) == ObjectiveKind::Reward;
   const bool adapter = !options.adapter.empty() && read_peft_config(options.adapter).scores;
-  if (asked && !config.spec.scores && is_multimodal(config.spec.embedding))
+  if (asked && !config.spec.scores && (config.spec.tower || is_multimodal(config.spec.embedding)))
     user_error("{}: is a multimodal model, expected a text model with --objective reward", options.model);
   if (asked && !options.adapter.empty() && !adapter)
     user_error(

@@ -115,7 +115,7 @@ std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfi
 // Names the adapted linears of a multimodal model by their paths: by their last names PEFT would find such of its
 // vision tower too.
 PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model, bool tower = false) {
-  if (is_multimodal(model.embedding)) adapter.target_modules = adapted_linears(model, adapter, tower);
+  if (model.tower || is_multimodal(model.embedding)) adapter.target_modules = adapted_linears(model, adapter, tower);
   return adapter;
 }
 

@@ -21,7 +21,8 @@ ImageViews image_views(std::span<const TensorView> views) {
           numbers(arrays.table_starts),
           numbers(arrays.table_ids),
           numbers(arrays.image_rows),
-          numbers(arrays.queries)};
+          numbers(arrays.queries),
+          numbers(arrays.stream)};
 }
 
 std::span<const int32_t> ImageLayout::add(int64_t rows, int64_t columns, int64_t token) {
@@ -30,8 +31,12 @@ std::span<const int32_t> ImageLayout::add(int64_t rows, int64_t columns, int64_t
         "an image of {} x {} patches, of which {} x {} become a row", rows, columns, merge, merge);
   check(counts_.patches + rows * columns <= room, "an image of {} x {} patches at {} of {}", rows, columns,
         counts_.patches, room);
+  check(shape_.image_side == 0 || (rows == shape_.image_side && columns == shape_.image_side),
+        "an image of {} x {} patches, expected {} a side as all have", rows, columns, shape_.image_side);
   begin_ = counts_.patches;
   order_.clear();
+  if (shape_.class_rows)
+    views_.stream[static_cast<size_t>(counts_.images)] = static_cast<int32_t>(begin_ + counts_.images);
   views_.images[static_cast<size_t>(counts_.images++)] = static_cast<int32_t>(begin_);
   const int64_t lines = shape_.window > 0 ? shape_.window : rows, across = shape_.window > 0 ? shape_.window : columns;
   for (int64_t top = 0; top < rows; top += lines)
@@ -104,6 +109,7 @@ ImageCounts ImageLayout::finish() {
   const int64_t rows =
       shape_.queries > 0 ? counts_.images * shape_.queries : counts_.patches / (shape_.merge * shape_.merge);
   fill(views_.places, rows, -1);
+  if (shape_.class_rows) fill(views_.stream, counts_.images, counts_.patches + counts_.images);
   if (shape_.position_side > 0) {
     sort_table_rows();
     fill(views_.table_rows, counts_.patches, 0);

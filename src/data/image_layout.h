@@ -16,6 +16,7 @@ struct ImageViews {
   std::span<int32_t> positions, images, windows, places;
   std::span<int32_t> table_rows{}, table_order{}, table_starts{}, table_ids{};  // with rows added to patches
   std::span<int32_t> image_rows{}, queries{};                                   // with queries
+  std::span<int32_t> stream{};                                                  // with class rows
 };
 // Returns the views that HostJob::FillImages gets.
 ImageViews image_views(std::span<const TensorView> views);
@@ -26,6 +27,8 @@ struct TowerShape {
   int64_t window = 0;         // patches a side of the windows that attention may be in; 0: none
   int64_t queries = 0;        // rows of every image; 0: as many as squares of merge x merge
   int64_t position_side = 0;  // rows of a table that an image's patches have in order, equally often; 0: none
+  int64_t image_side = 0;     // patches a side of every image; 0: images differ
+  bool class_rows = false;    // whether a row stands before the patches of each image
 };
 
 struct ImageCounts {
@@ -44,6 +47,7 @@ struct ImageCounts {
 //   table_order, table_starts, table_ids     patches by these rows, in order (tensor/batch.h)
 //   image_rows     the first row that the projector makes of each image, and the end of the last
 //   queries        the query of each row: from 0 in every image; 0 in the remaining elements
+//   stream         the same as `images`, of patches with a row before those of every image
 // Where the tower has windows, the patches of each lie together; so attention within windows, and within images, is
 // attention within runs of patches.
 class ImageLayout {

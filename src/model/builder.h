@@ -109,6 +109,14 @@ class Builder {
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
   // Returns rows of a table for the patches of images.
   Value position_rows(const ImageBuffers& images, ParamId table);
+  // Returns a parameter's rows resized, with another one added to the first of these if it is given.
+  Value resized_rows(ParamId table, const ResizeRows& resize, ParamId first = kNoParam);
+  // Returns x with a row of zeros before the rows of each of so many images, all of which have as many; and the
+  // inverse.
+  Value with_first_rows(Value x, int64_t images);
+  Value without_first_rows(Value x, int64_t images);
+  // Returns x plus rows, which are repeated as often as they go into x.
+  Value with_repeated(Value x, Value rows, ActivationClass kind = ActivationClass::AlwaysRecompute);
   // Returns a parameter by itself, [rows, columns].
   Value parameter(ParamId param);
   // Returns the rows of x that `rows` names: each of them as often, and in their order every time.

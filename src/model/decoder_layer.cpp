@@ -52,14 +52,23 @@ Value projector(Builder& b, const LayerSpec& spec, const LayerParams& params, Va
   return b.linear(inner, params.down, ActivationClass::LayerBoundary);
 }
 
-// A resampler: what keys are made of has the sines of its row and column in it, what values are made of has not.
+Value placed_keys(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x) {
+  if (params.query_places == kNoParam) return b.with_sines(x, context.positions, context.rope_table);
+  const ResizeRows resize{.from = side_of_square(spec.queries), .to = context.image_side};
+  return b.with_repeated(x, b.resized_rows(params.query_places, resize));
+}
+
+// A resampler: what keys are made of has the sines of its row and column in it, or what the queries' places are there;
+// what values are made of has not.
 Value resampler(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x) {
+  if (context.class_rows > 0) x = b.without_first_rows(x, context.class_rows);
   const Value rows = b.linear(normed(b, x, params.attention_norm), params.gate_up, ActivationClass::Mlp);
   const Value input = b.rms_norm(rows, params.key_norm);
-  const Value placed = b.with_sines(input, context.positions, context.rope_table);
+  const Value placed = placed_keys(b, spec, params, context, input);
   const Value k = b.linear(placed, params.k, ActivationClass::Attention),
               v = b.linear(input, params.v, ActivationClass::Attention);
-  const Value query = b.rms_norm(b.parameter(params.query), params.query_norm);
+  Value query = b.rms_norm(b.parameter(params.query), params.query_norm);
+  if (params.query_places != kNoParam) query = b.with_repeated(query, b.parameter(params.query_places));
   const Value q = b.repeated_rows(b.linear(query, params.q, ActivationClass::Attention), *context.queries);
   const int64_t columns = spec.heads.query_columns();
   const Value attention = b.attention({q, 0, columns}, {k, 0, columns}, {v, 0, columns},

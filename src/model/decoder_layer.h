@@ -16,6 +16,8 @@ struct LayerContext {
   std::optional<Operand> query_rope_table{};  // where that of queries is not rope_table
   RopeAxes rope_axes{};
   std::optional<Operand> image_rows{}, queries{};  // of a projector with queries: ImageArrays'
+  // Of a projector where images are of one size: patches a side of each, and of how many a class row comes before them.
+  int64_t image_side = 0, class_rows = 0;
 };
 
 // Records the layer: x [T, width] -> [T, width], or of a projector [T, width] -> [rows it makes, hidden].

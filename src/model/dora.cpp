@@ -69,7 +69,7 @@ class ScaleColumnsNode : public Node {
   void compute(Builder& b, std::span<const Operand> outputs) override {
     std::vector<Operand> operands{read(b.use(z_)), read(b.use(factors_))};
     if (addend_) operands.push_back(read(b.use(*addend_)));
-    if (bias_) operands.push_back(read(b.placement().weight(linear_.bias, linear_.count)));
+    if (bias_) operands.push_back(read(bias_of(b, linear_)));
     operands.push_back(write(outputs[0]));
     b.emitter().op(linear_.site + ".scale", ScaleColumns{parts_of(linear_), addend_.has_value(), bias_}, operands);
   }

@@ -101,6 +101,87 @@ class SinesNode : public Node {
   Operand positions_, table_;
 };
 
+// Is a table's rows resized; another parameter may be added to the first of them.
+class ResizedRowsNode : public Node {
+ public:
+  ResizedRowsNode(ParamId table, const ResizeRows& resize, ParamId first)
+      : table_(table), resize_(resize), first_(first) {}
+
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    b.emitter().op("resize", resize_, {read(b.placement().stored(table_)), write(outputs[0])});
+    if (first_ != kNoParam)
+      b.emitter().op("first_row", Accumulate{},
+                     {read(b.placement().weight(first_, 1)), update(rows(outputs[0], 0, 1))});
+  }
+  void backward(Builder& b) override {
+    const Operand dy = b.gradient(outputs[0]);
+    if (b.trainable(table_))
+      b.write_gradient(table_, 1, [&](const Operand& written) {
+        b.emitter().op("resize.backward", ResizeRowsBackward{resize_}, {dy, written});
+      });
+    if (first_ != kNoParam && b.trainable(first_))
+      b.write_gradient(first_, 1, [&](const Operand& written) {
+        b.emitter().op("first_row.backward", Copy{}, {rows(dy, 0, 1), written});
+      });
+  }
+  bool trains(const Builder& b) const override {
+    return b.trainable(table_) || (first_ != kNoParam && b.trainable(first_));
+  }
+
+ private:
+  ParamId table_;
+  ResizeRows resize_;
+  ParamId first_;
+};
+
+// Puts a row of zeros before the rows of every image, all of which have as many, or takes it away: an image is one row
+// of a matrix, of which these are columns.
+class FirstRowsNode : public Node {
+ public:
+  FirstRowsNode(int64_t images, bool adds) : images_(images), adds_(adds) {}
+
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    copy(b, "first_rows", adds_, b.use(inputs[0]), outputs[0]);
+  }
+  void backward(Builder& b) override {
+    if (!b.wants_gradient(inputs[0])) return;
+    b.give_gradient(inputs[0],
+                    [&](const Operand& dx) { copy(b, "first_rows.backward", !adds_, b.gradient(outputs[0]), dx); });
+  }
+
+ private:
+  void copy(Builder& b, std::string_view site, bool adds, const Operand& from, const Operand& to) const {
+    const int64_t width = from.shape.cols();
+    const Operand source = in_rows(read(from), images_), target = in_rows(write(to), images_);
+    const auto behind_first = [&](const Operand& of) { return columns(of, width, of.shape.cols()); };
+    if (adds) b.emitter().op(site, Fill{}, {columns(target, 0, width)});
+    b.emitter().op(site, Copy{}, {adds ? source : behind_first(source), adds ? behind_first(target) : target});
+  }
+
+  int64_t images_;
+  bool adds_;
+};
+
+// Adds rows to x as often as they go into it.
+class RepeatedSumNode : public Node {
+ public:
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    b.emitter().op("copy", Copy{}, {read(b.use(inputs[0])), write(outputs[0])});
+    b.emitter().op("add", Accumulate{}, {read(b.use(inputs[1])), update(outputs[0])});
+  }
+  // What every repetition gives is one row of as many columns as the rows have numbers.
+  void backward(Builder& b) override {
+    if (b.wants_gradient(inputs[1])) {
+      const int64_t times = b.shape(outputs[0]).rows() / b.shape(inputs[1]).rows();
+      const Operand dy = in_rows(b.gradient(outputs[0]), times);
+      b.give_gradient(inputs[1], [&](const Operand& dx) {
+        b.emitter().op("add.backward", ColumnSum{}, {dy, flat(dx)});
+      });
+    }
+    b.pass_gradient(outputs[0], inputs[0]);
+  }
+};
+
 // Adds noise; the gradient of its result is that of what it was added to.
 class EmbeddingNoiseNode : public Node {
  public:
@@ -160,6 +241,30 @@ Value Builder::position_rows(const ImageBuffers& images, ParamId table) {
   const TableRows rows{images.table_rows, images.table_order, images.table_starts, images.table_ids, true};
   return record(std::make_unique<EmbeddingNode>("position_rows", rows, table, 1.0f), {},
                 {{"position_rows", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::resized_rows(ParamId table, const ResizeRows& resize, ParamId first) {
+  const Shape shape{resize.kept + resize.to * resize.to, table_[table].shape.cols()};
+  return record(std::make_unique<ResizedRowsNode>(table, resize, first), {},
+                {{"resized_rows", shape, compute_, ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::with_first_rows(Value x, int64_t images) {
+  return record(
+      std::make_unique<FirstRowsNode>(images, true), {x},
+      {{"with_first_rows", {shape(x).rows() + images, shape(x).cols()}, compute_, ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::without_first_rows(Value x, int64_t images) {
+  return record(std::make_unique<FirstRowsNode>(images, false), {x},
+                {{"without_first_rows",
+                  {shape(x).rows() - images, shape(x).cols()},
+                  compute_,
+                  ActivationClass::AlwaysRecompute}});
+}
+
+Value Builder::with_repeated(Value x, Value rows, ActivationClass kind) {
+  return record(std::make_unique<RepeatedSumNode>(), {x, rows}, {{"repeated_sum", shape(x), compute_, kind}});
 }
 
 Value Builder::parameter(ParamId param) {

@@ -108,6 +108,16 @@ class AdapterInputNode : public Node {
 
 }  // namespace
 
+Operand bias_of(Builder& b, const Linear& linear) {
+  if (linear.biases.empty()) return b.placement().weight(linear.bias, linear.count);
+  const Operand bias = b.emitter().tensor(linear.site + ".bias", b.compute(), {linear.out}, Role::Weight);
+  b.emitter().op(linear.site + ".bias", Fill{}, {write(bias)});
+  for (const auto& [id, begin, end] : linear.biases)
+    b.emitter().op(linear.site + ".bias", Copy{},
+                   {read(b.placement().weight(id, 1)), write(elements(bias, begin, end))});
+  return read(bias);
+}
+
 AdaptedParts parts_of(const Linear& linear) {
   AdaptedParts parts;
   check(linear.lora.parts.size() <= parts.begin.size(), "{}: {} adapted parts, at most {} are supported", linear.site,
@@ -186,7 +196,10 @@ bool LinearNode::trains_weights(const Builder& b) const {
     if (b.trainable(linear_.weight + part)) return true;
   return false;
 }
-bool LinearNode::trains(const Builder& b) const { return trains_weights(b) || (xa_ && b.trainable(linear_.lora.a)); }
+bool LinearNode::trains(const Builder& b) const {
+  return trains_weights(b) || (xa_ && b.trainable(linear_.lora.a)) ||
+         std::ranges::any_of(linear_.biases, [&](const Linear::Bias& bias) { return b.trainable(bias.id); });
+}
 
 void LinearNode::forward(Builder& b) {
   if (!gated_) return Node::forward(b);
@@ -235,7 +248,7 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
     std::vector<Operand> operands{read(a), read(placement.weight(linear_.weight, linear_.count)), adapter->u,
                                   *adapter->v};
     if (addend) operands.push_back(read(*addend));
-    if (bias) operands.push_back(read(placement.weight(linear_.bias, linear_.count)));
+    if (bias) operands.push_back(read(bias_of(b, linear_)));
     operands.push_back(write(y));
     e.op(site, AdaptedGemm{!backward, backward ? AdaptedParts{} : parts_of(linear_), addend.has_value(), bias},
          operands);
@@ -257,7 +270,7 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
   else
     operands = {read(a), read(own_rows(placement.weight(linear_.weight, linear_.count)))};
   if (addend) operands.push_back(read(*addend));
-  if (bias) operands.push_back(read(own_rows(placement.weight(linear_.bias, linear_.count))));
+  if (bias) operands.push_back(read(own_rows(bias_of(b, linear_))));
   operands.push_back(write(y));
   if (fp8)
     e.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
@@ -442,6 +455,12 @@ void LinearNode::parameter_gradients(Builder& b) {
     if (linear_.count == 1) row = linear_.out;  // of the weight it may take some rows, or columns
     if (trained) weight_gradient(b, first, end - first, dy, begin, row);
   }
+  // Such biases are no module's of the linear, and may be trained without its weight.
+  for (const Linear::Bias& bias : linear_.biases)
+    if (b.trainable(bias.id))
+      b.write_gradient(bias.id, 1, [&](const Operand& db) {
+        b.emitter().op(linear_.site + ".db", ColumnSum{}, {columns(dy, bias.begin, bias.end), write(db)});
+      });
 }
 
 void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand& whole, int64_t begin, int64_t end) {
@@ -462,7 +481,7 @@ void LinearNode::weight_gradient(Builder& b, int first, int count, const Operand
     e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()},
          with_result(linear_.transposed ? std::vector{x, dy} : std::vector{dy, x}, dw));
   }
-  if (linear_.bias != kNoParam)
+  if (linear_.bias != kNoParam && linear_.biases.empty())
     b.write_gradient(
         linear_.bias + first, count,
         [&](const Operand& db) {

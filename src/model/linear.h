@@ -105,4 +105,7 @@ class LinearNode : public Node {
 // Returns where the parts of a linear's adapter lie.
 AdaptedParts parts_of(const Linear& linear);
 
+// Returns the biases of a linear that has some, zeros where rows have none.
+Operand bias_of(Builder& b, const Linear& linear);
+
 }  // namespace snug

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kTextModelPrefix = "model.language_model.", kPrefix = "model.",
                            kFilePrefix = "language_model.", kTextConfig = "text_config";
 
-constexpr std::array<Multimodal, 5> kKinds{
+constexpr std::array<Multimodal, 6> kKinds{
     {{.model_type = "gemma3",
       .architecture = "Gemma3ForConditionalGeneration",
       .text_type = "gemma3_text",
@@ -34,7 +34,12 @@ constexpr std::array<Multimodal, 5> kKinds{
       .text_type = "llama",
       .add_tower = towers::minicpm_v,
       .text_prefix = "llm.model.",
-      .head_prefix = "llm."}}};
+      .head_prefix = "llm."},
+     {.model_type = "omnilmm",
+      .architecture = "OmniLMMForCausalLM",
+      .text_type = "mistral",
+      .add_tower = towers::omnilmm,
+      .text_prefix = kPrefix}}};
 
 // Says of a rotary embedding with several axes what a text needs of it: positions of a text are alike on all axes.
 void take_axes_off(Json& text) {
@@ -97,8 +102,14 @@ bool is_of_text_model(std::string_view tensor) {
       [&](std::string_view prefix) { return tensor.starts_with(prefix); });
 }
 
+bool is_beside_text_model(std::string_view tensor) {
+  return tensor.starts_with("model.vision_tower.") || tensor.starts_with("model.resampler.");
+}
+
 bool is_multimodal(std::string_view embedding) {
-  return std::ranges::any_of(kKinds, [&](const Multimodal& kind) { return embedding.starts_with(kind.text_prefix); });
+  return std::ranges::any_of(kKinds, [&](const Multimodal& kind) {
+    return kind.text_prefix != kPrefix && embedding.starts_with(kind.text_prefix);
+  });
 }
 
 }  // namespace snug

@@ -43,7 +43,10 @@ struct FileSpelling {
 const std::vector<FileSpelling>& file_spellings();
 // Returns whether a tensor of such a model's files is of its text model.
 bool is_of_text_model(std::string_view tensor);
-// Returns whether the model whose embedding has this name is one of such.
+// Returns whether a tensor of any model's files is of a tower and its projector that stand beside a text model whose
+// own tensors have the names that they have without them (OmniLMM's).
+bool is_beside_text_model(std::string_view tensor);
+// Returns whether the model whose embedding has this name is one of such; of OmniLMM no name says it.
 bool is_multimodal(std::string_view embedding);
 
 }  // namespace snug

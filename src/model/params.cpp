@@ -55,8 +55,14 @@ class TableBuilder {
     ParamSpec& weight = table_.params[static_cast<size_t>(table_.patches.weight)];
     weight.stored.row_shape = tower.patch_shape;
     weight.linear = false;
-    if (!tower.position_rows.empty())
-      table_.position_rows = add(tower.position_rows, {tower.position_count, tower.width}, true, false);
+    const auto add_rows = [&](const std::string& tensor, int64_t rows) {
+      const ParamId id = add(tensor, {rows, tower.width}, true, false);
+      // Files have tables that are for images of one size with a batch around them.
+      if (tower.image_side > 0) table_.params.back().stored = {tensor, 0, 1, {rows, tower.width}};
+      return id;
+    };
+    if (!tower.class_row.empty()) table_.class_row = add_rows(tower.class_row, 1);
+    if (!tower.position_rows.empty()) table_.position_rows = add_rows(tower.position_rows, tower.position_count);
     for (size_t layer = 0; layer < model_.tower_layers(); layer++) {
       begin_group(layer + 1 == model_.tower_layers() ? "projector" : fmt::format("tower.{}", layer));
       table_.layers.push_back(layer_of(layer));
@@ -144,6 +150,11 @@ class TableBuilder {
     layer.group = group();
     layer.attention_norm = norm("", model_.tower.final_norm, model_.tower.width);
     layer.query = add(prefix + spec.query, {spec.queries, width}, true, false);
+    if (!spec.query_places.empty()) {
+      layer.query_places = add(prefix + spec.query_places, {spec.queries, width}, true, false);
+      table_.params.back().fixed = true;
+      table_.params.back().trainable = false;
+    }
     layer.query_norm = norm(prefix, spec.query_norm, width);
     layer.gate_up = linear(prefix, "kv", spec.gate_up);
     layer.key_norm = norm(prefix, spec.key_norm, width);
@@ -181,7 +192,9 @@ class TableBuilder {
       if (linear.weight == kNoParam) linear.weight = id;
       linear.out += part.rows;
     }
-    if (spec.bias)
+    if (!spec.biases.empty())
+      add_biases(linear, prefix, spec.biases);
+    else if (spec.bias)
       for (const LinearPart& part : spec.parts) {
         const ParamId id = add(prefix + tensor_of(part, "bias"), {part.rows}, false, linear.bias != kNoParam);
         store_in(prefix, spec.parts, part, ".bias");
@@ -189,6 +202,18 @@ class TableBuilder {
       }
     if (adapter_) linear.lora = lora(prefix, spec.in, spec.parts);
     return linear;
+  }
+
+  // Adds biases that only some rows have.
+  void add_biases(Linear& linear, const std::string& prefix, const std::vector<LinearPart>& biases) {
+    int64_t row = 0;
+    for (const LinearPart& part : biases) {
+      const int64_t begin = std::exchange(row, row + part.rows);
+      if (part.module.empty()) continue;
+      linear.biases.push_back({add(prefix + part.module, {part.rows}, false, !linear.biases.empty()), begin, row});
+    }
+    check(row == linear.out && !linear.biases.empty(), "biases of {} rows, expected {}", row, linear.out);
+    linear.bias = linear.biases[0].id;
   }
 
   // Says where files have the last parameter, of this part, if that is a tensor of several.
@@ -381,6 +406,7 @@ class RuleBook {
   }
 
   ParamRule rule_of(const ParamSpec& param) const {
+    if (param.fixed) return {};
     ParamRule rule = rule_within_part(param);
     if (param.tower)
       rule.rate *= param.name.find(model_.tower.projector_prefix) != std::string::npos ? rules_.projector_rate
@@ -438,6 +464,7 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
     const ParamRule rule = book.rule_of(param);
     param.trainable = rule.trained;
     param.rate = rule.rate;
+    param.saved = param.fixed && rules.adapter && saves_whole(*rules.adapter, param.name);
   }
   for (const LayerParams& layer : table.layers)
     for (const Linear* linear : layer.linears())

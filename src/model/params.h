@@ -39,6 +39,8 @@ struct ParamSpec {
   bool taken_off = false;  // is a half with which an adapter began, and which is taken off
   bool constant = false;   // is a vector of fp32 numbers of a run that every rank holds whole, in no segment
   bool linear = false;     // the weight of a layer's linear, which a quantised base holds in fewer bits
+  bool fixed = false;      // is never trained: the model's authors computed it
+  bool saved = false;      // is in an adapter's file, though it is not trained, beside what is of the same module
   bool tower = false;      // of the tower or its projector, which a quantised base holds as numbers all the same
 };
 
@@ -86,6 +88,12 @@ struct Linear {
   Lora lora{};                         // without parts: none
   bool transposed = false;             // y = x W
   std::optional<int64_t> first_row{};  // from which on `out` rows of the weight, and of the bias, are taken
+  // Biases where some rows have none; `bias` is then the first of these.
+  struct Bias {
+    ParamId id = kNoParam;
+    int64_t begin = 0, end = 0;  // rows
+  };
+  std::vector<Bias> biases{};
 };
 
 struct Norm {
@@ -104,7 +112,7 @@ struct LayerParams {
   Linear qkv, o, gate_up, down;
   Norm attention_norm, mlp_norm, query_norm, key_norm, attention_post_norm, mlp_post_norm;  // without gains: none
 
-  ParamId query = kNoParam;  // of a resampler, whose q, k and v take rows of qkv
+  ParamId query = kNoParam, query_places = kNoParam;  // of a resampler, whose q, k and v take rows of qkv
   Linear q{}, k{}, v{};
 
   std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
@@ -116,7 +124,7 @@ struct ParamTable {
   // parameters of a group stand together, in the order of the groups, which is that of the forward.
   std::vector<std::string> groups;
   Linear patches{};  // of a tower; `layers` begins with the tower's
-  ParamId position_rows = kNoParam;
+  ParamId position_rows = kNoParam, class_row = kNoParam;
   ParamId embedding = kNoParam;
   Norm final_norm;
   ParamId head = kNoParam;   // the embedding where they are tied

@@ -2,6 +2,7 @@
 // configuration (model/families.h), and the parameters follow from it (model/params.h).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <numeric>
@@ -47,6 +48,9 @@ struct LinearSpec {
   int64_t in = 0;
   bool bias = false;
   bool transposed = false;  // y = x W: the weight is [in, rows]; of one part without an adapter
+  // Where the biases are no tensors of the parts': those that there are, with the rows that each is for, in order; one
+  // without a module stands for rows that have none.
+  std::vector<LinearPart> biases{};
 };
 
 // Describes a decoder layer: attention, then an MLP, each added to the residual stream.
@@ -80,7 +84,15 @@ struct LayerSpec {
   // attention_post_norm, makes rows of another stream. 0: the layer is none.
   int64_t queries = 0;
   std::string query{};  // their tensor [queries, heads * dim]
+  // A tensor like it that is never trained: it is added to the queries, which lie in a square, and as the square of an
+  // image's patches to keys, in the place of sines. Empty: there is none.
+  std::string query_places{};
 };
+
+// Returns the side of a square of so many rows.
+inline int64_t side_of_square(int64_t rows) {
+  return static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(rows))));
+}
 
 // Describes a tower, which makes rows of the residual stream of images' patches. Its layers are the first of
 // ModelSpec::layers, over a residual stream of their own with a row a patch; the last is a projector.
@@ -99,12 +111,21 @@ struct TowerSpec {
   std::string position_rows{};       // tensor of rows that are added to patches; empty: there are none
   int64_t position_count = 0;        //   how many rows it has
   int64_t position_side = 0;         //   of which an image's patches have the first so many, in order, equally often
-  NormSpec final_norm{};             // norms the last block's result, with a name in full; without a weight: none
-  int64_t least_patches = 1;         // the fewest that an image has
-  int64_t square_patches = 0;        //   and of a square one, where its size does not decide that
-  int64_t longest_side = 0;          // the most patches a side that an image has; 0: as many as a pass has
+  // With all images of one size: patches a side of each. Then `position_rows` are a square, behind a row for the class
+  // row if there is one, and are resized to the image's (ResizeRows, with antialiasing). 0: images differ in size.
+  int64_t image_side = 0;
+  // The tensor of a row that stands before an image's patches in every block, and that the projector does not see;
+  // empty: there is none. Images are of one size then.
+  std::string class_row{};
+  NormSpec final_norm{};       // norms the last block's result, with a name in full; without a weight: none
+  int64_t least_patches = 1;   // the fewest that an image has
+  int64_t square_patches = 0;  //   and of a square one, where its size does not decide that
+  int64_t longest_side = 0;    // the most patches a side that an image has; 0: as many as a pass has
 
   explicit operator bool() const { return layers > 0; }
+  // Return of how many patches a pass has a multiple, and how many an image has where all are of one size.
+  int64_t patch_multiple() const { return image_side > 0 ? image_patches() : merge * merge; }
+  int64_t image_patches() const { return image_side * image_side; }
   int64_t patch_numbers() const {
     return std::accumulate(patch_shape.begin(), patch_shape.end(), int64_t{1}, std::multiplies<>());
   }
@@ -134,6 +155,10 @@ struct ModelSpec {
   const LayerSpec& projector() const { return layers[tower_layers() - 1]; }
   // Return how many images a pass of so many patches may have, and how many rows the projector makes of them.
   int64_t most_images(int64_t patches) const { return patches / tower.least_patches; }
+  // Returns how many rows the residual stream of a tower has over so many patches.
+  int64_t stream_rows(int64_t patches) const {
+    return tower.class_row.empty() ? patches : patches + most_images(patches);
+  }
   int64_t tower_rows(int64_t patches) const {
     return projector().queries > 0 ? projector().queries * most_images(patches) : patches / projector().joined_rows;
   }

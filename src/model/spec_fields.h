@@ -27,11 +27,12 @@ void visit_fields(R& part, Visit&& visit) {
 
 template <RecordOf<LinearSpec> R, class Visit>
 void visit_fields(R& linear, Visit&& visit) {
-  auto& [parts, in, bias, transposed] = linear;
+  auto& [parts, in, bias, transposed, biases] = linear;
   visit("parts", parts);
   visit("in", in);
   visit("bias", bias);
   visit("transposed", transposed);
+  visit("biases", biases);
 }
 
 template <RecordOf<HeadShape> R, class Visit>
@@ -66,8 +67,8 @@ template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
          attention_scale, attention_cap, residual_multiplier, attention_post_norm, mlp_post_norm, gate, local_rope,
-         gated, joint_head_norms, own_head_gains, rope_before_norms, parallel, documents, joined_rows, queries, query] =
-      layer;
+         gated, joint_head_norms, own_head_gains, rope_before_norms, parallel, documents, joined_rows, queries, query,
+         query_places] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -96,6 +97,7 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("joined_rows", joined_rows);
   visit("queries", queries);
   visit("query", query);
+  visit("query_places", query_places);
 }
 
 template <RecordOf<RopeAxes> R, class Visit>
@@ -108,8 +110,8 @@ void visit_fields(R& axes, Visit&& visit) {
 template <RecordOf<TowerSpec> R, class Visit>
 void visit_fields(R& tower, Visit&& visit) {
   auto& [layers, width, patches, patch_bias, patch_shape, prefix, layer_prefix, projector_prefix, rope, rope_axes,
-         merge, window, position_rows, position_count, position_side, final_norm, least_patches, square_patches,
-         longest_side] = tower;
+         merge, window, position_rows, position_count, position_side, image_side, class_row, final_norm, least_patches,
+         square_patches, longest_side] = tower;
   visit("layers", layers);
   visit("width", width);
   visit("patches", patches);
@@ -125,6 +127,8 @@ void visit_fields(R& tower, Visit&& visit) {
   visit("position_rows", position_rows);
   visit("position_count", position_count);
   visit("position_side", position_side);
+  visit("image_side", image_side);
+  visit("class_row", class_row);
   visit("final_norm", final_norm);
   visit("least_patches", least_patches);
   visit("square_patches", square_patches);

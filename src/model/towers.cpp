@@ -245,4 +245,85 @@ void minicpm_v(ModelSpec& text, const JsonObject& config) {
   text.layers.insert(text.layers.begin(), layers.begin(), layers.end());
 }
 
+namespace {
+
+constexpr std::string_view kEva = "eva02_enormous_patch14_clip_224";  // timm's, the one that OmniLMM's code makes
+
+// An EVA block of timm's: what it adds is normed, and keys have no bias.
+LayerSpec eva_block(const Sizes& sizes) {
+  const int64_t width = sizes.width;
+  return {.heads = {sizes.heads, sizes.heads, width / sizes.heads},
+          .rope = false,
+          .qkv = {.parts = {{"attn.qkv", 3 * width}},
+                  .in = width,
+                  .bias = true,
+                  .biases = {{"attn.q_bias", width}, {"", width}, {"attn.v_bias", width}}},
+          .o = {{{"attn.proj", width}}, width, true},
+          .gate_up = {{{"mlp.fc1", sizes.inner}}, width, true},
+          .down = {{{"mlp.fc2", width}}, sizes.inner, true},
+          .attention_post_norm = norm("norm1", true),
+          .mlp_post_norm = norm("norm2", true),
+          .gate = Activation::Gelu,
+          .gated = false,
+          .documents = Documents::Images};
+}
+
+void expect_square(const JsonObject& config, std::string_view key, int64_t rows) {
+  const int64_t side = side_of_square(rows);
+  if (side * side != rows) config.fail(key, "the number of a square's places");
+}
+
+}  // namespace
+
+void omnilmm(ModelSpec& text, const JsonObject& config) {
+  if (const std::string tower = config.string("mm_vision_tower");
+      tower != kEva && !tower.starts_with(fmt::format("{}.", kEva)))
+    config.fail("mm_vision_tower", fmt::format("{}, alone or with the name of its training", kEva));
+  if (!config.boolean("mm_use_im_start_end", true)) config.fail("mm_use_im_start_end", "true");
+  const Json none = Json::object();
+  const JsonObject vision =
+      config.has("vision_config") ? config.object("vision_config") : JsonObject(none, "vision_config");
+  Sizes sizes{.width = vision.integer("embed_dim", 1, kMostWidth, 1792),
+              .heads = vision.integer("num_heads", 1, kMostHeads, 16),
+              .depth = vision.integer("depth", 2, kMostLayers, 64)};
+  sizes.inner =
+      static_cast<int64_t>(static_cast<double>(sizes.width) * vision.number("mlp_ratio", 0.1, 64, 15360.0 / 1792));
+  if (sizes.width % sizes.heads != 0) vision.fail("num_heads", fmt::format("a number that divides {}", sizes.width));
+  if (text.hidden % kResamplerHead != 0)
+    config.fail("hidden_size", fmt::format("a multiple of {}, the size of the resampler's heads", kResamplerHead));
+  const int64_t patch = vision.integer("patch_size", 1, kMostSide, 14),
+                table = vision.integer("img_size", patch, kMostSide, 224) / patch,
+                queries = config.integer("num_query", 1, 1 << 16),
+                size = config.integer("image_size", patch, kMostSide);
+  expect_square(config, "num_query", queries);
+  const int64_t side = size / patch, grid = side_of_square(queries);
+  if (size % patch != 0 || side < std::max(table, grid))
+    config.fail("image_size",
+                fmt::format("a multiple of a patch of {}, and at least {}, as tables of positions are made "
+                            "larger",
+                            patch, std::max(table, grid) * patch));
+  // The code takes the result of the last block but one.
+  std::vector<LayerSpec> layers(static_cast<size_t>(sizes.depth - 1), eva_block(sizes));
+  layers.push_back(resampler(queries, sizes.width, text.hidden));
+  layers.back().query_places = "pos_embed";
+  TowerSpec& tower = text.tower;
+  tower.layers = std::ssize(layers);
+  tower.width = sizes.width;
+  tower.patches = "patch_embed.proj";
+  tower.patch_bias = true;
+  tower.patch_shape = {3, patch, patch};
+  tower.prefix = "model.vision_tower.";
+  tower.layer_prefix = "model.vision_tower.blocks.";
+  tower.projector_prefix = "model.resampler.";
+  tower.position_rows = "model.vision_tower.pos_embed";
+  tower.position_count = 1 + table * table;
+  tower.image_side = side;
+  tower.class_row = "model.vision_tower.cls_token";
+  tower.final_norm = norm("model.vision_tower.norm", true);
+  tower.least_patches = side * side;
+  tower.square_patches = side * side;
+  tower.longest_side = side;
+  text.layers.insert(text.layers.begin(), layers.begin(), layers.end());
+}
+
 }  // namespace snug::towers

@@ -14,6 +14,10 @@ void qwen2_5_vl(ModelSpec& text, const JsonObject& config);
 // its own, and a resampler.
 void minicpm_v(ModelSpec& text, const JsonObject& config);
 
+// OmniLMM-12B: an EVA CLIP tower (Sun et al., arXiv:2303.15389) of timm's over images of one size, and a resampler.
+// The configuration only names the tower; sizes in a `vision_config`, by timm's names, go before those of the name.
+void omnilmm(ModelSpec& text, const JsonObject& config);
+
 // Returns the fewest patches of a view of about resolution^2 pixels whose sides are rounded to patches, of any picture
 // whose sides are to each other as 1 to `aspect` at most.
 int64_t least_patches(int64_t resolution, int64_t patch, double aspect);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "program/row_ops.h"
 #include "program/runtime_scalars.h"
 
 namespace snug {
@@ -270,7 +271,8 @@ struct SwiGluGemmBackward {
   Activation activation = Activation::Silu;
 };
 
-// sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
+// sum += x.   x r [k, n], sum rw [m, n]; any two floating-point dtypes, computed in fp32. Where k < m, which it
+// divides, x is added to each k rows.
 struct Accumulate {};
 
 // y = factor x + c.   x r [m, n], c r [m, n] ? addend, y w [m, n] (it may be the very bytes of x or c); all of one
@@ -350,18 +352,6 @@ inline constexpr int64_t kLongRun = 256, kRunLanes = 64;
 struct EmbeddingBackward {
   bool accumulate = false;
   bool patches = false;  // whether the rows are of patches, not of tokens
-};
-
-// y[i] = x[rows[i]], 0 where rows[i] < 0.   x r [T, n], rows r [R] int32, y w [R, n].
-struct GatherRows {};
-
-// Says what becomes of x: it is 0 where no row goes, or stays there, and where one goes it is replaced or added to.
-enum class Scatter : uint8_t { OverZeros, Replace, Add };
-
-// Where rows[i] >= 0, x[rows[i]] = (Add: x[rows[i]] +) y[i]; OverZeros: x = 0 first.   y r [R, n], rows r [R] int32
-// (each row at most once), x w [T, n], rw unless OverZeros.
-struct ScatterRows {
-  Scatter how = Scatter::OverZeros;
 };
 
 // Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with its own weight.   logits rw [n,
@@ -580,14 +570,16 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs = std::variant<
-    Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend,
-    CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate,
-    Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward,
-    GatherRows, ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange,
-    SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward,
-    Activate, ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
-    FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize, ScheduleFreeAdamW, ScheduleFreeAverage>;
+using Attrs =
+    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
+                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
+                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
+                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
+                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
+                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
+                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
+                 FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize, ScheduleFreeAdamW,
+                 ScheduleFreeAverage, ResizeRows, ResizeRowsBackward>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

@@ -92,6 +92,10 @@ constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "se
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
 constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate", "patches"); }
 constexpr auto describe(const EmbeddingNoise&) { return describe_as("embedding_noise", "alpha", "seed"); }
+constexpr auto describe(const ResizeRows&) { return describe_as("resize_rows", "from", "to", "kept", "antialias"); }
+constexpr auto describe(const ResizeRowsBackward&) {
+  return describe_as("resize_rows_backward", "from", "to", "kept", "antialias");
+}
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows", "how"); }
 constexpr auto describe(const CrossEntropy&) {

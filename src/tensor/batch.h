@@ -49,6 +49,7 @@ struct ImageRoom {
   int64_t patches = 0, numbers = 0, images = 0, rows = 0;
   bool position_rows = false;  // whether rows of a table are added to patches
   bool queries = false;        // whether a projector's queries look at images
+  bool class_rows = false;     // whether every image has a row of the tower's residual stream before its patches'
 };
 
 // Holds the arrays of the images of a pass; numbers of patches are in the products' dtype. Patches beyond the last
@@ -66,13 +67,15 @@ struct ImageArrays {
   Array table_starts{}, table_ids{};  // [P + 1], [P]
   // With queries: where the rows of each image begin, as `images` has patches, and which query makes a row.
   Array image_rows{}, queries{};  // [I + 1], [R]
+  // With class_rows: where the rows of each image begin in the tower's residual stream.
+  Array stream{};  // [I + 1]
 
   // How many there are says which.
   static ImageArrays of(std::span<const Array> a) {
-    const size_t more = a.size() - 5;
-    check(more == 0 || more == 2 || more == 4 || more == 6, "{} arrays of images, expected 5, 7, 9 or 11", a.size());
+    check(a.size() >= 5 && a.size() <= 12, "{} arrays of images, expected 5 to 12", a.size());
     ImageArrays arrays{a[0], a[1], a[2], a[3], a[4]};
-    size_t next = 5;
+    size_t next = 5, more = a.size() - 5;
+    if (more % 2 == 1) arrays.stream = a[--more + 5];
     if (more >= 4)
       for (Array* const array : {&arrays.table_rows, &arrays.table_order, &arrays.table_starts, &arrays.table_ids})
         *array = a[next++];
@@ -122,6 +125,7 @@ inline std::vector<ArrayField> image_fields(DType dtype, const ImageRoom& room) 
       {dtype, {room.patches, room.numbers}}, {DType::I32, {2, room.patches}}, bounds, bounds, rows};
   if (room.position_rows) fields.insert(fields.end(), {patches, patches, {DType::I32, {room.patches + 1}}, patches});
   if (room.queries) fields.insert(fields.end(), {bounds, rows});
+  if (room.class_rows) fields.push_back(bounds);
   return fields;
 }
 

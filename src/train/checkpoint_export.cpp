@@ -7,6 +7,7 @@
 #include "backend/master.h"
 #include "base/disk.h"
 #include "base/error.h"
+#include "format/load.h"
 #include "plan/lowering/persist.h"
 #include "train/checksum.h"
 
@@ -116,11 +117,15 @@ std::map<ParamId, ParamId> initial_halves(const ParamTable& table) {
   return began;
 }
 
-std::vector<float> initial_values(const WeightSources& sources, ParamId id, int64_t count) {
+// Returns the numbers that a file has of a parameter.
+std::vector<float> stored_values(const WeightSources& sources, ParamId id, int64_t count) {
   const auto& place = std::get<TensorPlace>(sources.params[static_cast<size_t>(id)]);
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * element_bytes(place.dtype));
+  File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered).read(place.offset, bytes);
   std::vector<float> values(static_cast<size_t>(count));
-  File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered)
-      .read(place.offset, std::as_writable_bytes(std::span(values)));
+  dispatch_float(place.dtype, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); i++) values[i] = static_cast<float>(load<T>(bytes.data() + i * sizeof(T)));
+  });
   return values;
 }
 
@@ -148,13 +153,13 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   const std::map<ParamId, ParamId> began = initial_halves(table);
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
-    if (!param.trainable && (!base || adapter)) continue;
+    if (!param.trainable && !param.saved && (!base || adapter)) continue;
     if (!param.trainable && !std::holds_alternative<TensorPlace>(base->params[i]))
       user_error(
           "{}: '{}' is not trained, and no file holds it as numbers: the run's result has it, its checkpoints not",
           checkpoint.string(), param.name);
     const auto id = static_cast<ParamId>(i);
-    const bool whole = param.shape.rank > 0 && param.stored.rows == param.shape[0];
+    const bool whole = stored_shape(param).count() == param.shape.count();
     Shape shape = whole ? stored_shape(param) : param.shape;
     if (began.contains(id)) shape.dims[param.name.ends_with(".lora_A.weight") ? 0 : 1] *= 2;
     for (std::string& name :
@@ -177,6 +182,10 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   out.write(0, std::as_bytes(std::span(layout.header)));
   for (size_t i = 0; i < ids.size(); i++) {
     const int64_t count = table[ids[i]].shape.count();
+    if (table[ids[i]].saved) {
+      write_as<float>(out, layout.offset[i], stored_values(*base, ids[i], count), tensors[i].name);
+      continue;
+    }
     if (!table[ids[i]].trainable) {
       const uint64_t bytes = static_cast<uint64_t>(count) * element_bytes(tensors[i].dtype);
       const auto& place = std::get<TensorPlace>(base->params[static_cast<size_t>(ids[i])]);
@@ -185,7 +194,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     }
     if (const auto initial = began.find(ids[i]); initial != began.end()) {
       const std::vector<float> own = source.read(table[ids[i]].name, {0, count}),
-                               other = initial_values(*base, initial->second, count);
+                               other = stored_values(*base, initial->second, count);
       write_as<float>(out, layout.offset[i], joined(own, other, table[ids[i]], tensors[i].shape), tensors[i].name);
       call(heartbeat);
       continue;

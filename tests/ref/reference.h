@@ -12,6 +12,7 @@
 #include "ref/layer_norm.h"
 #include "ref/quantize.h"
 #include "ref/rope.h"
+#include "ref/rows.h"
 #include "ref/update.h"
 
 namespace snug::ref {
@@ -316,7 +317,7 @@ class Reference {
   }
 
   void operator()(const Accumulate&) {
-    for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] += o_[0].values[i];
+    for (size_t i = 0; i < o_[1].values.size(); i++) o_[1].values[i] += o_[0].values[i % o_[0].values.size()];
   }
 
   void operator()(const Rescale& op) {
@@ -362,19 +363,11 @@ class Reference {
         for (int64_t c = 0; c < dx.cols(); c++) o_[4](ids.index(s), c) += dx(order.index(i), c);
   }
 
-  void operator()(const GatherRows&) {
-    for (int64_t r = 0; r < o_[2].rows(); r++)
-      for (int64_t c = 0; c < o_[2].cols(); c++) o_[2](r, c) = o_[1][r] < 0 ? 0 : o_[0](o_[1].index(r), c);
-  }
+  void operator()(const ResizeRows& op) { resize_rows(op, o_[0], o_[1]); }
+  void operator()(const ResizeRowsBackward& op) { resize_rows_backward(op, o_[0], o_[1]); }
 
-  void operator()(const ScatterRows& op) {
-    if (op.how == Scatter::OverZeros) std::ranges::fill(o_[2].values, 0.0);
-    for (int64_t r = 0; r < o_[0].rows(); r++)
-      for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) {
-        double& x = o_[2](o_[1].index(r), c);
-        x = (op.how == Scatter::Add ? x : 0) + o_[0](r, c);
-      }
-  }
+  void operator()(const GatherRows&) { gather_rows(o_[0], o_[1], o_[2]); }
+  void operator()(const ScatterRows& op) { scatter_rows(op, o_[0], o_[1], o_[2]); }
 
   void operator()(const SoftCap& op) {
     for (double& x : o_[0].values) x = capped(x, static_cast<double>(op.cap));

@@ -73,6 +73,8 @@ struct Bind {
   Launch operator()(const Embedding&) const { return cpu::bind_embedding(operands); }
   Launch operator()(const EmbeddingNoise& a) const { return cpu::bind_embedding_noise(a, operands); }
   Launch operator()(const EmbeddingBackward& a) const { return cpu::bind_embedding_backward(a, operands); }
+  Launch operator()(const ResizeRows& a) const { return cpu::bind_resize_rows(a, operands); }
+  Launch operator()(const ResizeRowsBackward& a) const { return cpu::bind_resize_rows_backward(a, operands); }
   Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
   Launch operator()(const ScatterRows& a) const { return cpu::bind_scatter_rows(a, operands); }
   Launch operator()(const CrossEntropy& a) const { return cpu::bind_cross_entropy(a, operands); }

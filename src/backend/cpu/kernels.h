@@ -45,6 +45,8 @@ Launch bind_rope(const Rope& rope, Operands operands);
 Launch bind_embedding(Operands operands);
 Launch bind_embedding_noise(const EmbeddingNoise& noise, Operands operands);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands);
+Launch bind_resize_rows(const ResizeRows& attrs, Operands operands);
+Launch bind_resize_rows_backward(const ResizeRowsBackward& attrs, Operands operands);
 Launch bind_gather_rows(Operands operands);
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands);
 

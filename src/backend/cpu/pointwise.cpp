@@ -90,13 +90,15 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands) {
 
 Launch bind_accumulate(Operands operands) {
   const TensorView x = operands.take("x", kFloat);
-  const TensorView y = operands.matrix("sum", kFloat, x.rows(), x.cols());
+  const TensorView y = sum_operand(operands, x);
   operands.done();
+  // Where x is added repeatedly, rows are those of the sum.
+  const Extent extent = x.rows() == y.rows() ? Extent{x, y} : Extent(y.rows(), y.cols());
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
-      return [from = Rows<X>(x), to = Rows<Y>(y), extent = Extent{x, y}](const RuntimeScalars&) {
+      return [from = Rows<X>(x), to = Rows<Y>(y), extent, repeated = x.rows()](const RuntimeScalars&) {
         share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
-          const X* source = from[row];
+          const X* source = from[row % repeated];
           Y* target = to[row];
 #pragma omp simd
           for (int64_t i = begin; i < end; i++) store(target[i], to_float(target[i]) + to_float(source[i]));

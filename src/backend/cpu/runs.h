@@ -51,6 +51,7 @@ struct Extent {
     cols *= rows;
     rows = cols > 0 ? 1 : 0;
   }
+  Extent(int64_t rows, int64_t cols) : rows(rows), cols(cols) {}
   int64_t rows, cols;
 };
 

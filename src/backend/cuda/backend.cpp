@@ -84,6 +84,8 @@ struct Bind {
   Launch operator()(const Embedding&) const { return cuda::bind_embedding(operands, stream); }
   Launch operator()(const EmbeddingNoise& a) const { return cuda::bind_embedding_noise(a, operands, stream); }
   Launch operator()(const EmbeddingBackward& a) const { return cuda::bind_embedding_backward(a, operands, stream); }
+  Launch operator()(const ResizeRows& a) const { return cuda::bind_resize_rows(a, operands, stream); }
+  Launch operator()(const ResizeRowsBackward& a) const { return cuda::bind_resize_rows_backward(a, operands, stream); }
   Launch operator()(const GatherRows&) const { return cuda::bind_gather_rows(operands, stream); }
   Launch operator()(const ScatterRows& a) const { return cuda::bind_scatter_rows(a, operands, stream); }
   Launch operator()(const CrossEntropy& a) const { return cuda::bind_cross_entropy(a, operands, stream); }

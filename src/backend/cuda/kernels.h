@@ -50,6 +50,8 @@ Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream);
 Launch bind_embedding(Operands operands, cudaStream_t stream);
 Launch bind_embedding_noise(const EmbeddingNoise& noise, Operands operands, cudaStream_t stream);
 Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands, cudaStream_t stream);
+Launch bind_resize_rows(const ResizeRows& attrs, Operands operands, cudaStream_t stream);
+Launch bind_resize_rows_backward(const ResizeRowsBackward& attrs, Operands operands, cudaStream_t stream);
 Launch bind_gather_rows(Operands operands, cudaStream_t stream);
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream);
 

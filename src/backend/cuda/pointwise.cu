@@ -76,9 +76,11 @@ template <class X, class Y>
 struct AccumulateBody {
   Rows<X> x;
   Rows<Y> y;
+  int64_t x_rows;
+  bool repeated;  // x_rows are fewer than y's
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
-    const auto added = load_floats<N>(x.at(row, col));
+    const auto added = load_floats<N>(x.at(repeated ? row % x_rows : row, col));
     auto sum = load_floats<N>(y.at(row, col));
 #pragma unroll
     for (int k = 0; k < N; k++) sum[k] += added[k];
@@ -163,12 +165,14 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cud
 
 Launch bind_accumulate(Operands operands, cudaStream_t stream) {
   const TensorView x = operands.take("x", kFloat);
-  const TensorView y = operands.matrix("sum", kFloat, x.rows(), x.cols());
+  const TensorView y = sum_operand(operands, x);
   operands.done();
+  const Extent extent = x.rows() == y.rows() ? Extent{x, y} : Extent(y.rows(), y.cols());
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
       return [=](const RuntimeScalars&) {
-        launch_elements(stream, Extent{x, y}, wide({x, y}), AccumulateBody<X, Y>{Rows<X>(x), Rows<Y>(y)});
+        launch_elements(stream, extent, wide({x, y}),
+                        AccumulateBody<X, Y>{Rows<X>(x), Rows<Y>(y), x.rows(), x.rows() < y.rows()});
       };
     });
   });

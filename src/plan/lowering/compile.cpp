@@ -213,10 +213,12 @@ class Compiler {
     return make_rope_table("query_rope_table", spec_.model.rope);
   }
 
-  // Returns the table of the rows and columns of patches, which are fewer than the patches of a block.
+  // Returns the table of the rows and columns of patches, which are fewer than the patches of a block; none where the
+  // places of queries are those of patches too.
   std::optional<Operand> make_tower_rope_table() {
     if (spec_.cut.patches.empty()) return std::nullopt;
     const LayerSpec& projector = spec_.model.projector();
+    if (!projector.query_places.empty()) return std::nullopt;
     const int64_t columns =
         projector.queries > 0 ? projector.heads.query_columns() / 2 : spec_.model.layers[0].heads.dim;
     const int64_t longest = spec_.model.tower.longest_side, patches = spec_.cut.patches[0];

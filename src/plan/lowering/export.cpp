@@ -247,7 +247,7 @@ Output adapter_output(const JobContext& job, const WeightSources& sources) {
   for (size_t i = 0; i < table.params.size(); i++) {
     const auto id = static_cast<ParamId>(i);
     const ParamSpec& param = table[id];
-    if (!param.trainable) continue;
+    if (!param.trainable && !param.saved) continue;
     // A lies above A as it began, and B beside -B as it began.
     const bool is_b = initial.contains(id), is_a = !is_b && i + 1 < table.params.size() && table[id + 1].taken_off;
     Shape shape = param.shape;

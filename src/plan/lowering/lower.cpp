@@ -64,13 +64,32 @@ ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int
                        job.model.tower.patch_numbers(),
                        job.model.most_images(patches),
                        job.model.tower_rows(patches),
-                       !job.model.tower.position_rows.empty(),
-                       job.model.projector().queries > 0};
+                       job.model.tower.position_side > 0,
+                       job.model.projector().queries > 0,
+                       !job.model.tower.class_row.empty()};
   const auto fields = image_fields(job.numerics.compute, room);
   return ImageBuffers::of(HostArrays("images", fields).emit(e, HostTask{HostJob::FillImages, pass}));
 }
 
-Value patch_rows(Builder& tower, const ParamTable& table, const ImageBuffers& images) {
+namespace {
+
+// Returns patches' rows where images are of one size: with the class row before those of each, and their places.
+Value rows_of_one_size(const TowerSpec& spec, Builder& tower, const ParamTable& table, const ImageBuffers& images) {
+  Value rows = tower.linear(tower.given("pixels", images.pixels), table.patches, ActivationClass::AlwaysRecompute);
+  const bool class_row = table.class_row != kNoParam;
+  if (class_row) rows = tower.with_first_rows(rows, images.images.shape.count() - 1);
+  const ResizeRows resize{.from = side_of_square(spec.position_count - class_row),
+                          .to = spec.image_side,
+                          .kept = class_row,
+                          .antialias = true};
+  return tower.with_repeated(rows, tower.resized_rows(table.position_rows, resize, table.class_row),
+                             ActivationClass::LayerBoundary);
+}
+
+}  // namespace
+
+Value patch_rows(const TowerSpec& spec, Builder& tower, const ParamTable& table, const ImageBuffers& images) {
+  if (spec.image_side > 0) return rows_of_one_size(spec, tower, table, images);
   std::optional<Value> positions;
   if (table.position_rows != kNoParam) positions = tower.position_rows(images, table.position_rows);
   return tower.linear(tower.given("pixels", images.pixels), table.patches, ActivationClass::LayerBoundary, positions);
@@ -82,13 +101,23 @@ LayerContext tower_context(const JobContext& job, const ImageBuffers& images, in
   const bool windows = spec.documents == Documents::ImageWindows;
   // An image has as many patches as its size asks for: those of a block. Those of slices are as good as square.
   const int64_t of_block = ceil_div(images.pixels.shape.rows(), blocks);
-  const int64_t most = windows ? tower.window * tower.window : tower.square_patches;
+  const int64_t most = windows                ? tower.window * tower.window
+                       : tower.image_side > 0 ? tower.image_patches()
+                                              : tower.square_patches;
   LayerContext context{.positions = images.positions,
-                       .rope_table = job.tower_rope_table.value(),
+                       .rope_table = job.tower_rope_table.value_or(Operand{}),
                        .documents = windows ? images.windows : images.images,
                        .longest_document = most > 0 ? std::min(most, of_block) : of_block,
-                       .rope_axes = tower.rope_axes};
+                       .rope_axes = tower.rope_axes,
+                       .image_side = tower.image_side};
   if (spec.queries > 0) context.image_rows = images.image_rows, context.queries = images.queries;
+  if (tower.class_row.empty()) return context;
+  if (spec.queries > 0) {
+    context.class_rows = images.images.shape.count() - 1;
+  } else {
+    context.documents = images.stream;
+    context.longest_document++;
+  }
   return context;
 }
 
@@ -164,7 +193,7 @@ class Forward {
   // Emits a tower for the images of so many blocks, and returns the rows that its projector makes.
   Value tower(Builder& b, const ImageBuffers& images, int64_t blocks) {
     const Value x = group(b, kNoLayer, "patches", job_.table.group_of(job_.table.patches.weight),
-                          [&] { return patch_rows(b, job_.table, images); });
+                          [&] { return patch_rows(job_.model.tower, b, job_.table, images); });
     return layers(b, 0, job_.model.tower_layers(), x,
                   [&](size_t layer) { return tower_context(job_, images, blocks, layer); });
   }
@@ -203,7 +232,7 @@ void lower_forward(const JobContext& job, ProgramId program, const Cut& cut, int
   const BatchBuffers batch = emit_batch(job, e, cut, shape);
   Forward forward(job, placement);
   const int64_t patches = cut.patches_of(shape);
-  Builder tower(e, placement, job.table, job.numerics.compute, patches);
+  Builder tower(e, placement, job.table, job.numerics.compute, job.model.stream_rows(patches));
   std::function<void(Value)> splice;
   if (patches > 0) {
     const ImageBuffers images = emit_images(job, e, patches);
@@ -267,7 +296,7 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
 Operand lower_looking(const JobContext& job, ProgramId program, int64_t patches) {
   Emitter e(job.set, program, job.facts);
   ProgramPlacement placement(job, e, nullptr);
-  Builder tower(e, placement, job.table, job.numerics.compute, patches);
+  Builder tower(e, placement, job.table, job.numerics.compute, job.model.stream_rows(patches));
   const Value rows = Forward(job, placement).tower(tower, emit_images(job, e, patches), 1);
   const Operand kept = new_tensor(job.set, "tower_rows", job.numerics.compute, tower.shape(rows), Role::Cache,
                                   Space::Device, Life::Persistent);

@@ -36,7 +36,7 @@ LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuf
 ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int64_t pass = 0);
 LayerContext tower_context(const JobContext& job, const ImageBuffers& images, int64_t blocks, size_t layer);
 // Records the rows of the tower's residual stream that pixels make.
-Value patch_rows(Builder& tower, const ParamTable& table, const ImageBuffers& images);
+Value patch_rows(const TowerSpec& spec, Builder& tower, const ParamTable& table, const ImageBuffers& images);
 
 // Returns the sum of a [1] fp32 value over ranks, in the order of their numbers; with one rank, the value itself.
 Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value);

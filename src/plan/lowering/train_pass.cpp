@@ -70,8 +70,8 @@ class TrainProgram {
       pass.inputs.resize(job.table.layers.size());
       if (const int64_t patches = cut.patches_of(shape)) {
         pass.images = emit_images(job, emitter_, patches, static_cast<int64_t>(pass.number));
-        pass.tower = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, patches,
-                                               job.numerics.seed);
+        pass.tower = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute,
+                                               job.model.stream_rows(patches), job.numerics.seed);
       }
     }
   }
@@ -180,7 +180,7 @@ class TrainProgram {
       prefetch_ahead(patches_group(), 1);
       for (Pass& pass : passes_) {
         Builder& builder = enter_patches(pass);
-        pass.x = patch_rows(builder, job_.table, pass.images);
+        pass.x = patch_rows(job_.model.tower, builder, job_.table, pass.images);
         builder.forward();
       }
       placement_.release(patches_group());

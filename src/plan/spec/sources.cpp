@@ -273,7 +273,8 @@ class Finder {
     if (name.ends_with(".attn.masked_bias") || name.ends_with(".self_attn.masked_bias")) return "a mask of attention";
     if (is_scorer() && name == "lm_head.weight") return kTextHead;
     if (is_head(name) && table_.tied()) return "the head, which is the embedding";
-    if (is_multimodal() && !is_of_text_model(name)) return "what a multimodal model has beside its text model";
+    if ((is_multimodal() && !is_of_text_model(name)) || is_beside_text_model(name))
+      return "what a multimodal model has beside its text model";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
         is_prediction_layer(index, name))
       return "layers that predict further tokens";
