@@ -55,6 +55,7 @@ std::vector<Kind> kinds() {
     for (const bool lora : {true, false}) all.push_back({"granite", lora, DType::BF16, special});
   for (const char* family : {"cohere_norms", "stablelm_norms"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
+  for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, "distill"});
   return all;
 }
 
@@ -79,6 +80,7 @@ JobSpec job_of(const Kind& kind) {
   if (special == "every_step") n.reduce_once_per_step = true;
   if (special == "unclipped") n.max_grad_norm = 0;
   if (special == "dpo" || special == "kto") spec.objective.kind = objective_from_name(special);
+  if (special == "distill") spec.objective.kind = ObjectiveKind::Distill, spec.objective.reference = Reference::Model;
   if (special == "terms") spec.objective.label_smoothing = 0.125, spec.objective.z_loss = 0.25;
   if (special == "noise") n.neftune_alpha = 5;
   if (special == "dropout")

@@ -8,6 +8,7 @@
 
 #include "op_case.h"
 #include "op_cases_attention.h"
+#include "op_cases_distillation.h"
 #include "op_cases_dora.h"
 #include "op_cases_norm.h"
 #include "op_cases_products.h"
@@ -522,6 +523,7 @@ inline OpCases op_cases() {
   add_embedding(cases);
   add_resizes(cases);
   add_loss(cases);
+  add_distillation(cases);
   add_quantize(cases);
   add_dropout(cases);
   add_embedding_noise(cases);

@@ -27,6 +27,22 @@ inline Dataset pairs_of_file() {
   return dataset;
 }
 
+// The preferred replies of the pairs; with `weights` those of a step's four differ.
+inline Dataset replies_of_file(bool weights = false) {
+  const Dataset pairs = pairs_of_file();
+  Dataset dataset;
+  for (int64_t i = 0; i < pairs.samples(); i++) {
+    Sample sample;
+    const auto length = static_cast<size_t>(pairs.second(i));
+    sample.ids.assign(pairs.ids(i).begin(), pairs.ids(i).begin() + static_cast<std::ptrdiff_t>(length));
+    sample.labels.resize(length);
+    pairs.labels(i, 0, sample.labels);
+    if (weights) sample.weights.assign(length, 0.5f + 0.25f * static_cast<float>(i % 4));
+    dataset.add(sample);
+  }
+  return dataset;
+}
+
 // Twelve replies with a judgement, each with another to its prompt.
 inline Dataset judged_of_file() {
   Dataset dataset;
@@ -92,7 +108,7 @@ struct PairRun {
         data(dataset, all_samples(dataset.samples()), packing_of(session.spec(), packing),
              {session.spec().cut.passes, session.spec().cut.ranks, session.spec().cut.micro_batch},
              {.max_steps = steps}, session.rank()),
-        objective(session.spec().objective.weighs_rows()
+        objective(session.spec().objective.has_metrics()
                       ? make_step_objective(session.spec().objective, dataset, data.stream(), &references)
                       : nullptr) {}
 
@@ -142,14 +158,14 @@ inline void expect_steps(const std::vector<nlohmann::json>& found, const nlohman
 // Compares the gradients of a first step with expected norms and products with weights.
 inline void expect_gradients(Session& session, PairRun& run, const nlohmann::json& gradients) {
   const BatchSource::Step counts = run.data.begin_step(1);
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
-    run.data.fill(0, batch_views(views), runtime);
-  });
+  serve_batches(session, run.data, [](int64_t) { return 0; });
+  session.on(HostJob::TakeScores, [](const HostTask&, std::span<const TensorView>, RuntimeScalars&) {});
   session.on(HostJob::WeighRows, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     run.objective->weigh(0, 0, views[0], numbers_of<float>(views[1]), numbers_of<float>(views[2]));
   });
   RuntimeScalars runtime;
-  runtime.loss_scale = 1.0f / static_cast<float>(run.objective ? counts.samples : counts.loss_tokens);
+  runtime.loss_scale =
+      1.0f / static_cast<float>(session.spec().objective.weighs_rows() ? counts.samples : counts.loss_tokens);
   runtime.step = 1;
   session.run(Task::Pass, runtime);
   for (size_t i = 0; i < session.spec().table.params.size(); i++) {
@@ -169,8 +185,11 @@ inline void expect_gradients(Session& session, PairRun& run, const nlohmann::jso
   }
 }
 
-// Returns the metrics of three steps on the ranks of an arrangement, as rank 0 has them, without times and bytes.
-inline std::vector<std::string> lines_of_ranks(const JobSpec& spec, const Arrangement& a, const Dataset& dataset) {
+// Returns the metrics of three steps on the ranks of an arrangement, as rank 0 has them, without times and bytes; on
+// each rank `prepare` sees the run before.
+inline std::vector<std::string> lines_of_ranks(
+    const JobSpec& spec, const Arrangement& a, const Dataset& dataset,
+    const std::function<void(PairRun&)>& prepare = [](PairRun&) {}) {
   const TempDirectory directory;
   std::mutex mutex;
   std::vector<std::string> found;
@@ -179,6 +198,7 @@ inline std::vector<std::string> lines_of_ranks(const JobSpec& spec, const Arrang
     References references(dataset);
     PairRun run(session, dataset, references, 3);
     if (spec.objective.has_reference()) score_references(session, run.data, *run.objective);
+    prepare(run);
     const auto lines = run.train(directory.path() / "out", 1e-3);
     const std::lock_guard lock(mutex);
     for (nlohmann::json line : lines) {

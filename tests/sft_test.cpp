@@ -8,21 +8,6 @@
 namespace snug {
 namespace {
 
-// The preferred replies of the pairs.
-Dataset replies_of_file() {
-  const Dataset pairs = pairs_of_file();
-  Dataset dataset;
-  for (int64_t i = 0; i < pairs.samples(); i++) {
-    Sample sample;
-    const auto length = static_cast<size_t>(pairs.second(i));
-    sample.ids.assign(pairs.ids(i).begin(), pairs.ids(i).begin() + static_cast<std::ptrdiff_t>(length));
-    sample.labels.resize(length);
-    pairs.labels(i, 0, sample.labels);
-    dataset.add(sample);
-  }
-  return dataset;
-}
-
 const nlohmann::json& expected_sft() {
   static const nlohmann::json all = read_json(kObjective / "sft.json");
   return all;

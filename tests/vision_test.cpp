@@ -1,6 +1,7 @@
 // Models of texts and images beside transformers and peft, from their stored answers (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "expect_error.h"
@@ -190,7 +191,7 @@ TEST_P(Vision, AttentionIsPricedByTheImageOfABlock) {
   const std::map<std::string, std::set<int64_t>> expected{{"qwen2_vl", {kPatches}},
                                                           {"qwen2_5_vl", {16, kPatches}},  // windows of 4 x 4
                                                           {"minicpmv", {4}},               // slices of 2 x 2
-                                                          {"omnilmm", {SIDE, SIDE1}}};  // with a class row, and not
+                                                          {"omnilmm", {25, 26}}};  // beside a class row, and with it
   for (const int64_t blocks : {1, 4}) {
     JobSpec spec = vision_job(model);
     spec.cut.micro_batch = blocks;

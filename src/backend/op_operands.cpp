@@ -292,6 +292,45 @@ CrossEntropyOperands cross_entropy_operands(Operands& operands) {
   return of;
 }
 
+namespace {
+
+// Takes a teacher's tokens and their log-probabilities, of rows of logits; returns how many tokens.
+int64_t take_teacher(Operands& operands, const TensorView& logits, float temperature, TensorView& ids,
+                     TensorView& log_probs) {
+  ids = operands.take("ids", {DType::I32});
+  const int64_t k = ids.cols();
+  operands.expect(ids.rows() == logits.rows() && 1 <= k && k <= std::min(logits.cols(), kMostTeacherTokens),
+                  "'ids' is {}, expected {} rows of 1 to {} tokens", to_string(ids.shape), logits.rows(),
+                  std::min(logits.cols(), kMostTeacherTokens));
+  log_probs = operands.matrix("log_probs", {DType::F32}, logits.rows(), k + 1);
+  operands.expect(temperature > 0, "temperature {}, expected more than 0", temperature);
+  return k;
+}
+
+}  // namespace
+
+TopTokensOperands top_tokens_operands(const TopTokens& attrs, Operands& operands) {
+  TopTokensOperands of{};
+  of.logits = operands.take("logits", {DType::F32});
+  of.tokens = take_teacher(operands, of.logits, attrs.temperature, of.ids, of.log_probs);
+  operands.done();
+  return of;
+}
+
+DistillationOperands distillation_operands(const Distillation& attrs, Operands& operands) {
+  DistillationOperands of{};
+  of.logits = operands.take("logits", {DType::F32});
+  const int64_t rows = of.logits.rows();
+  of.targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
+  of.weights = operands.vector("weights", {DType::F32}, rows).as<float>();
+  of.tokens = take_teacher(operands, of.logits, attrs.temperature, of.ids, of.log_probs);
+  of.losses = operands.vector("losses", {DType::F32}, rows).as<float>();
+  of.divergences = operands.vector("divergences", {DType::F32}, rows).as<float>();
+  of.agreements = operands.vector("agreements", {DType::F32}, rows).as<float>();
+  operands.done();
+  return of;
+}
+
 LossSumOperands loss_sum_operands(Operands& operands) {
   LossSumOperands of{};
   of.losses = operands.dense("loss", {DType::F32});

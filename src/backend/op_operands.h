@@ -144,6 +144,22 @@ struct CrossEntropyOperands {
 };
 CrossEntropyOperands cross_entropy_operands(Operands& operands);
 
+struct TopTokensOperands {
+  TensorView logits, ids, log_probs;
+  int64_t tokens;  // k
+};
+TopTokensOperands top_tokens_operands(const TopTokens& attrs, Operands& operands);
+
+struct DistillationOperands {
+  TensorView logits;
+  const int32_t* targets;
+  const float* weights;
+  TensorView ids, log_probs;
+  int64_t tokens;  // k
+  float *losses, *divergences, *agreements;
+};
+DistillationOperands distillation_operands(const Distillation& attrs, Operands& operands);
+
 struct LossSumOperands {
   TensorView losses;
   float* sum;

@@ -159,6 +159,8 @@ File File::open_read(const fs::path& path, IoMode mode) {
   return file;
 }
 
+File File::open_write(const fs::path& path, IoMode mode) { return File(path, O_RDWR, mode); }
+
 File File::create_unnamed(const fs::path& directory, IoMode mode) {
   std::string name = directory / ".snug-XXXXXX";
   const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);

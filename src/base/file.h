@@ -33,6 +33,8 @@ constexpr uint64_t kDirectAlignment = 4096;
 class File {
  public:
   static File open_read(const std::filesystem::path& path, IoMode mode);
+  // Opens a file that there is, for reading and writing.
+  static File open_write(const std::filesystem::path& path, IoMode mode);
   // Makes a file without a name in a directory, for reading and writing; it is gone with its last descriptor.
   static File create_unnamed(const std::filesystem::path& directory, IoMode mode);
   // Makes an empty file for reading and writing; a file that had that name is cut to nothing.

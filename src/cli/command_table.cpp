@@ -33,11 +33,21 @@ const std::vector<std::string> kDataKeys{"objective",
 const std::vector<std::string> kImageKeys{"image_dir", "image_min_pixels", "image_max_pixels", "max_slices"};
 
 // These keys say what is made of replies that are judged.
-const std::vector<std::string> kPreferenceKeys{"preference_loss",    "beta",
-                                               "label_smoothing",    "nll_weight",
-                                               "simpo_gamma",        "reference",
-                                               "reference_cache",    "desirable_weight",
-                                               "undesirable_weight", "center_coefficient"};
+const std::vector<std::string> kPreferenceKeys{"preference_loss",
+                                               "beta",
+                                               "label_smoothing",
+                                               "nll_weight",
+                                               "simpo_gamma",
+                                               "reference",
+                                               "reference_cache",
+                                               "desirable_weight",
+                                               "undesirable_weight",
+                                               "center_coefficient",
+                                               "teacher",
+                                               "teacher_top_k",
+                                               "distill_beta",
+                                               "distill_temperature",
+                                               "distill_weight"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());

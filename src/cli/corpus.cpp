@@ -236,6 +236,24 @@ Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat
   return fields;
 }
 
+uint64_t teacher_bytes(const Corpus& corpus, const Options& options) {
+  if (!ObjectiveOptions{.kind = objective_from_name(options.objective)}.has_teacher()) return 0;
+  PackingReport all;
+  const auto add = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
+    if (samples.empty()) return;
+    if (dataset.has_images())
+      user_error(
+          "objective: found distill and data with images, expected data without them: a teacher is not asked of "
+          "images yet");
+    const Packer packer(dataset, samples, packing_options(options));
+    all.documents += packer.report().documents;
+    all.loss_tokens += packer.report().loss_tokens;
+  };
+  add(corpus.training, corpus.training_samples);
+  if (corpus.validates()) add(corpus.validation(), corpus.validation_samples);
+  return teacher_file_bytes(all.documents, all.loss_tokens, options.teacher_top_k);
+}
+
 double filled_share(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat) {
   Packer packer(corpus.training, corpus.training_samples, packing_options(options, heartbeat));
   DataSummary data;

@@ -40,6 +40,9 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat);
 PackingOptions packing_options(const Options& options, const Heartbeat& heartbeat = {});
 RunLength run_length(const Options& options);
 DataSummary summarise(const BlockStream& stream);
+// Returns the bytes that are kept of what a teacher says of the data and of what is held out; 0 without one. Throws
+// UserError for data with images, of which none is asked yet.
+uint64_t teacher_bytes(const Corpus& corpus, const Options& options);
 // Returns DataSummary::filled() of the training data for a caller without a summary: it packs the first epoch without
 // placing tokens.
 double filled_share(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat);

@@ -74,7 +74,9 @@ void require_all_fit(const Planned& planned, const std::optional<Planned>& refer
   try {
     require_fit(*reference, options);
   } catch (const CapacityError& error) {
-    throw CapacityError(fmt::format("reference {}: {}", options.reference, error.what()));
+    const bool teaches = !options.teacher.empty();
+    throw CapacityError(fmt::format("{} {}: {}", teaches ? "teacher" : "reference",
+                                    teaches ? options.teacher : options.reference, error.what()));
   }
 }
 
@@ -148,8 +150,14 @@ std::optional<double> accuracy_of(const EvaluationResult& result) {
 // NaN where one side has no replies.
 double margin_of(const EvaluationResult& result) { return either(result, "rewards/margins", "margin").value(); }
 
+// Returns how often model and teacher expect the same most, where there is a teacher.
+std::optional<double> agreement_of(const EvaluationResult& result) { return number_of(result.metrics, "agreement"); }
+
 // Returns what an evaluation finds, as a line for people.
 std::string text_of(const EvaluationResult& result, bool of_preferences) {
+  if (const std::optional<double> agreement = agreement_of(result))
+    return fmt::format("loss {:.4f}  agreement {:.3f}  over {} tokens ({} of them with loss)", result.loss, *agreement,
+                       result.tokens, result.loss_tokens);
   if (!of_preferences)
     return fmt::format("loss {:.4f}  perplexity {:.3f}  over {} tokens ({} of them with loss)", result.loss,
                        std::exp(result.loss), result.tokens, result.loss_tokens);
@@ -164,7 +172,9 @@ std::string text_of(const EvaluationResult& result, bool of_preferences) {
 // Returns it as JSON has it.
 nlohmann::ordered_json json_of(const EvaluationResult& result, bool of_preferences) {
   nlohmann::ordered_json json{{"loss", result.loss}};
-  if (!of_preferences) {
+  if (agreement_of(result)) {
+    // The loss is no cross-entropy, of which a perplexity could be made, and the rest is among the metrics.
+  } else if (!of_preferences) {
     json["perplexity"] = std::exp(result.loss);
   } else {
     const std::optional<double> accuracy = accuracy_of(result);
@@ -178,7 +188,7 @@ nlohmann::ordered_json json_of(const EvaluationResult& result, bool of_preferenc
 // Prints what an evaluation finds, of all of the data and of its parts.
 void print_evaluation(const Evaluation& found, const std::vector<EvaluationPart>& parts, const StepObjective* objective,
                       const PackingReport& report, const CommandFlags& flags) {
-  const bool of_preferences = objective != nullptr;
+  const bool of_preferences = objective != nullptr && !agreement_of(found.whole);
   if (!flags.json) {
     fmt::print("{}\n", text_of(found.whole, of_preferences));
     if (parts.size() > 1)

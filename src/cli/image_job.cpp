@@ -41,7 +41,13 @@ std::vector<std::string> frozen_parts(const Options& options, const ModelSpec& m
 }
 
 void note_found(const Corpus& corpus, Options& options) {
-  options.disk_taken = corpus.cache_bytes;
+  options.teacher_bytes = teacher_bytes(corpus, options);
+  options.disk_taken = corpus.cache_bytes + options.teacher_bytes;
+  if (options.disk_memory && options.teacher_bytes > *options.disk_memory)
+    throw CapacityError(
+        fmt::format("disk_memory: found {}, expected at least {}, for what the teacher says of the data; a smaller "
+                    "--teacher-top-k takes less",
+                    format_size(*options.disk_memory), format_size(options.teacher_bytes)));
   const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
     return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
                                                     : 0;

@@ -23,7 +23,8 @@ int64_t wanted_warmup(const Options& options, int64_t steps) {
 double learning_rate(const Options& options) {
   const bool lora = options.method == "lora";
   if (options.objective == "reward") return options.learning_rate.value_or(lora ? 1e-4 : 9e-6);
-  if (options.objective == "sft") return options.learning_rate.value_or(lora ? 2e-4 : 1e-5);
+  if (ObjectiveOptions{.kind = objective_from_name(options.objective)}.learns_replies())
+    return options.learning_rate.value_or(lora ? 2e-4 : 1e-5);
   return options.learning_rate.value_or(lora ? 5e-6 : 5e-7);
 }
 

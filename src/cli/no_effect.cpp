@@ -24,9 +24,10 @@ void add_of_data(const Options& options, const RecordKinds& kinds, Reasons& reas
   reasons.emplace_back("image_tokens", "the data says what images it has");
   if (kinds.conversations) return;
   reasons.emplace_back("template", "no record is a conversation");
-  reasons.emplace_back("train_on", options.objective != "sft" ? "of preferences replies carry loss"
-                                   : kinds.texts              ? "every token of a text carries loss"
-                                                              : "labels say which tokens carry loss");
+  const bool learns_replies = ObjectiveOptions{.kind = objective_from_name(options.objective)}.learns_replies();
+  reasons.emplace_back("train_on", !learns_replies ? "of preferences replies carry loss"
+                                   : kinds.texts   ? "every token of a text carries loss"
+                                                   : "labels say which tokens carry loss");
   reasons.emplace_back("thinking", "no record is a conversation");
 }
 

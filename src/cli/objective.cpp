@@ -22,6 +22,7 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
   const bool dpo = objective.kind == ObjectiveKind::Dpo, pairs = objective.pairs() && !objective.scores();
   const bool smooths =
       dpo && (objective.preference_loss == PreferenceLoss::Cdpo || objective.preference_loss == PreferenceLoss::Robust);
+  const bool distills = objective.has_teacher();
   const bool kto = objective.kind == ObjectiveKind::Kto, sft = objective.kind == ObjectiveKind::Sft;
   const OfObjective all[] = {
       {"preference_loss", "objective dpo", dpo},
@@ -34,7 +35,12 @@ void refuse_useless(const Options& options, const ObjectiveOptions& objective) {
       {"simpo_gamma", "objective simpo", objective.kind == ObjectiveKind::SimPo},
       {"center_coefficient", "objective reward", objective.scores()},
       {"reference", "objectives dpo and kto", objective.has_reference()},
-      {"reference_cache", "objectives dpo and kto", objective.has_reference()},
+      {"reference_cache", "objectives dpo, kto and distill", objective.has_reference() || distills},
+      {"teacher", "objective distill", distills},
+      {"teacher_top_k", "objective distill", distills},
+      {"distill_beta", "objective distill", distills},
+      {"distill_temperature", "objective distill", distills},
+      {"distill_weight", "objective distill", distills},
   };
   for (const OfObjective& of : all) {
     const OptionSpec& spec = find_option(of.key, "table");
@@ -69,6 +75,16 @@ Reference reference_of(const Options& options) {
   return Reference::Model;
 }
 
+void take_distillation(const Options& options, ObjectiveOptions& objective) {
+  if (options.teacher.empty())
+    user_error("teacher: found nothing, expected a model: objective distill learns from what it expects");
+  objective.reference = Reference::Model;
+  objective.distill_beta = options.distill_beta;
+  objective.distill_temperature = options.distill_temperature;
+  objective.distill_weight = options.distill_weight;
+  objective.teacher_top_k = options.teacher_top_k;
+}
+
 }  // namespace
 
 ObjectiveOptions objective_of(const Options& options) {
@@ -78,6 +94,7 @@ ObjectiveOptions objective_of(const Options& options) {
   refuse_useless(options, objective);
   objective.label_smoothing = options.label_smoothing;
   objective.z_loss = options.z_loss;
+  if (objective.has_teacher()) take_distillation(options, objective);
   if (!objective.weighs_rows()) return objective;
   refuse_beside_replies(options);
   objective.center_coefficient = options.center_coefficient;
@@ -117,6 +134,13 @@ std::string objective_words(const ObjectiveOptions& objective) {
   add("nll_weight", objective.nll_weight, objective.nll_weight > 0);
   add("desirable_weight", objective.desirable_weight, objective.desirable_weight != 1);
   add("undesirable_weight", objective.undesirable_weight, objective.undesirable_weight != 1);
+  if (objective.has_teacher()) {
+    add("distill_beta", objective.distill_beta, true);
+    add("distill_temperature", objective.distill_temperature, objective.distill_temperature != 1);
+    add("distill_weight", objective.distill_weight, objective.distill_weight != 1);
+    words += fmt::format("; teacher: another model, of whose tokens the {} most likely are kept before the first step",
+                         objective.teacher_top_k);
+  }
   constexpr std::string_view kWhose[] = {"the model as it is, without an adapter",
                                          "the model with its adapter as it is", "another model"};
   if (objective.has_reference())
@@ -153,7 +177,7 @@ std::string reference_key(const JobSpec& spec, const Heartbeat& heartbeat) {
 
 RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSource& data, StreamSource* validation)
     : spec_(spec), corpus_(corpus), data_source_(data), validation_source_(validation) {
-  if (!spec.objective.weighs_rows()) return;
+  if (!spec.objective.has_metrics()) return;
   const auto references_of = [&](const Dataset& dataset) -> References& {
     for (auto& [of, references] : references_)
       if (of == &dataset) return references;
@@ -161,6 +185,7 @@ RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSour
   };
   const auto serve = [&](const Dataset& dataset, const StreamSource& source) {
     References* references = nullptr;
+    if (spec.objective.has_teacher()) taught_.push_back({dataset, source.stream().documents_of_data()});
     if (spec.objective.has_reference()) {
       references = &references_of(dataset);
       referenced_.push_back({dataset, source.stream().documents_of_data(), *references});
@@ -169,6 +194,8 @@ RunObjective::RunObjective(const JobSpec& spec, const Corpus& corpus, StreamSour
   };
   data_ = serve(corpus.training, data);
   if (validation) validation_ = serve(corpus.validation(), *validation);
+  teach(data);
+  if (validation) teach(*validation);
 }
 
 std::vector<EvaluationPart> RunObjective::parts(const Dataset& dataset, StepObjective* whole,
@@ -185,6 +212,7 @@ std::vector<EvaluationPart> RunObjective::parts(const Dataset& dataset, StepObje
     part.source = &source;
     part.passes = source.stream().steps();
     if (!whole) continue;
+    teach(source);
     parts_.push_back(make_step_objective(spec_.objective, dataset, source.stream(), known));
     parts_.back()->belong_to(*whole);
     part.objective = parts_.back().get();
@@ -260,6 +288,7 @@ FoundReferences RunObjective::find_references(Session& session, const Options& o
 
 FoundReferences RunObjective::find_references_by(const Planned& planned, const Options& options, int rank, int place,
                                                  Comm* comm, const ReferenceOptions& reference) {
+  if (spec_.objective.has_teacher()) return ask_teacher_by(planned, options, rank, place, comm, reference);
   const std::string damaged = read_known(planned.spec, options, heartbeat_of(comm));
   const int64_t before = known();
   if (comm) comm->agree("the log-probabilities of the reference that are kept", hash_of_known());
@@ -276,7 +305,50 @@ FoundReferences RunObjective::find_references_by(const Planned& planned, const O
   return found(damaged, before, scored, std::chrono::steady_clock::now() - begin);
 }
 
+void RunObjective::teach(StreamSource& source) {
+  if (!spec_.objective.has_teacher()) return;
+  pupils_.push_back(&source);
+  if (teacher_) source.learn_from(*teacher_, spec_.model.vocabulary);
+}
+
+FoundReferences RunObjective::ask_teacher_by(const Planned& planned, const Options& options, int rank, int place,
+                                             Comm* comm, const ReferenceOptions& reference) {
+  const Heartbeat heartbeat = heartbeat_of(comm);
+  std::string key = reference_key(planned.spec, heartbeat);
+  key += fmt::format("temperature {}\n", spec_.objective.distill_temperature);
+  for (const TaughtDocuments& of : taught_) {
+    uint64_t hash = 0;
+    for (const DocumentSpan& document : of.documents)
+      hash = hash_of(std::span<const DocumentSpan>(&document, 1), hash ^ hash_of_reply(of.dataset, document));
+    key += fmt::format("documents {}\n", hex(hash));
+  }
+  const std::filesystem::path directory = directory_of(options);
+  if (directory.empty())
+    user_error("reference_cache: found nothing, expected a directory: what the teacher says of the data is kept there");
+  const int64_t top_k = spec_.objective.teacher_top_k;
+  file_ = directory / (hex(hash_of(fmt::format("{}top_k {}\n", key, top_k))) + kTeacherExtension);
+  if (rank == 0) TeacherFile::prepare(file_, key, top_k, taught_, heartbeat);
+  if (comm) comm->barrier("the file of what a teacher says");
+  TeacherFile& teacher = teacher_.emplace(file_, key, top_k, taught_);
+  if (comm) comm->agree("what a teacher has said", teacher.hash_of_known());
+  for (StreamSource* const pupil : pupils_) pupil->learn_from(teacher, spec_.model.vocabulary);
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<TaughtSamples> all;
+  for (const TaughtDocuments& of : taught_) {
+    const bool trains = &of == taught_.data();
+    all.push_back({of.dataset, (trains ? data_source_ : *validation_source_).stream().samples_of_data()});
+  }
+  const ScoredPasses scored = ask_another(planned, options, rank, place, comm, all, teacher, reference);
+  if (comm) comm->barrier("what a teacher says of all data");
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  const int64_t known = teacher.known();
+  return {fmt::format("teacher: what it says of {} of {} documents was known ({}), it was asked in {} passes, {:.1f} s",
+                      known, teacher.documents(), directory.string(), scored.passes, spent.count()),
+          scored.interrupted, known, file_};
+}
+
 void RunObjective::keep_references() const {
+  if (spec_.objective.has_teacher()) return;  // its file is written as it speaks
   if (!file_.empty() && (computed_ || !is_file(file_))) write_references(file_, key_, referenced_);
 }
 

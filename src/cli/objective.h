@@ -43,6 +43,8 @@ class RunObjective {
   // Does so by another model, planned by plan_reference(), before the run has a session.
   FoundReferences find_references_by(const Planned& planned, const Options& options, int rank, int place, Comm* comm,
                                      const ReferenceOptions& reference);
+  // Returns the file of what a teacher says, which the run reads; empty: there is none.
+  std::filesystem::path teacher_file() const { return teacher_ ? file_ : std::filesystem::path(); }
   // Writes those that are known to the cache, if there is one; one rank calls it.
   void keep_references() const;
 
@@ -56,6 +58,12 @@ class RunObjective {
   FoundReferences found(const std::string& damaged, int64_t before, const ScoredPasses& scored,
                         std::chrono::duration<double> spent) const;
 
+  // Asks a teacher, planned by plan_reference(), what its file does not know, before the run has a session.
+  FoundReferences ask_teacher_by(const Planned& planned, const Options& options, int rank, int place, Comm* comm,
+                                 const ReferenceOptions& reference);
+  // Makes a source learn from the teacher, once that has been asked.
+  void teach(StreamSource& source);
+
   const JobSpec& spec_;
   const Corpus& corpus_;
   StreamSource& data_source_;
@@ -66,6 +74,9 @@ class RunObjective {
   std::vector<std::unique_ptr<StepObjective>> parts_;
   std::filesystem::path file_;
   std::string key_;
+  std::vector<TaughtDocuments> taught_;  // of the data, and of what is held out
+  std::optional<TeacherFile> teacher_;
+  std::vector<StreamSource*> pupils_;
   bool computed_ = false;  // some of them, which the file does not have
 };
 

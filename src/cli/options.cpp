@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/option_kinds.h"
 #include "cli/other_names.h"
+#include "program/loss_ops.h"
 
 namespace snug {
 namespace {
@@ -38,8 +39,9 @@ std::vector<OptionSpec> data_specs() {
       list_option(
           "data", &O::data,
           "files or directories to train on or evaluate: .json, .jsonl, .csv, .txt, each also .gz or .zst; .parquet"),
-      word_option("objective", &O::objective, {"sft", "dpo", "orpo", "simpo", "kto", "reward"},
-                  "what is learnt: replies (sft), which of two is better, or whether one is good (kto)"),
+      word_option("objective", &O::objective, {"sft", "dpo", "orpo", "simpo", "kto", "reward", "distill"},
+                  "what is learnt: replies (sft), which of two is better, whether one is good (kto), or what a teacher "
+                  "expects of replies (distill)"),
       word_option("data_format", &O::data_format,
                   {"auto", "alpaca", "sharegpt", "messages", "text", "tokens", "preference", "labelled"},
                   "shape of the samples; auto looks"),
@@ -140,7 +142,21 @@ std::vector<OptionSpec> preference_specs() {
                   "dpo, kto: whose log-probabilities the model's are set against; auto: its own before the first step, "
                   "without an adapter; adapter: with the adapter that is continued"),
       text_option("reference_cache", &O::reference_cache,
-                  "directory in which they are kept, for any run that needs the same (the run's, reference)"),
+                  "directory in which they are kept, and what a teacher says, for any run that needs the same (the "
+                  "run's, reference)"),
+      text_option("teacher", &O::teacher,
+                  "distill: the model that is learnt from, of the same vocabulary; it is asked before the first step"),
+      integer_option("teacher_top_k", &O::teacher_top_k, 1,
+                     "distill: how many of the teacher's most likely tokens are kept of each place; all others count "
+                     "as one (64)",
+                     kMostTeacherTokens),
+      number_option("distill_beta", &O::distill_beta, 0, 1,
+                    "distill: 0 for KL(teacher | model), 1 for KL(model | teacher), between them the Jensen-Shannon "
+                    "divergence with this share of the teacher (0)"),
+      number_option("distill_temperature", &O::distill_temperature, 0.01, 100,
+                    "distill: by what logits of both are divided before (1)"),
+      number_option("distill_weight", &O::distill_weight, 0.0001, 1,
+                    "distill: share of the divergence in the loss; the rest is of the cross-entropy (1)"),
   };
 }
 

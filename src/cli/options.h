@@ -32,8 +32,9 @@ struct Options {
   std::set<std::string> given, flags;
   // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
-  uint64_t disk_taken = 0;    // of disk_memory, by token ids that are kept; no option, but what read_corpus() has found
-  int64_t block_patches = 0;  // the most of a block's images, or 0 without images; what read_corpus() has found, too
+  uint64_t disk_taken = 0;  // of disk_memory, by what is kept of the data; no option, but what note_found() has found
+  uint64_t teacher_bytes = 0;  // of these, by what a teacher says of the data
+  int64_t block_patches = 0;   // the most of a block's images, or 0 without images; what read_corpus() has found, too
   std::vector<AddedToken> new_tokens;  // what find_new_tokens() makes of the next two
   std::vector<std::string> add_tokens, add_special_tokens;
   std::string objective = "sft";
@@ -69,6 +70,9 @@ struct Options {
   std::string gradient_accumulator = "fp32";
 
   std::string preference_loss = "sigmoid", reference = "auto", reference_cache;
+  std::string teacher;  // of distill
+  double distill_beta = 0, distill_temperature = 1, distill_weight = 1;
+  int64_t teacher_top_k = 64;
   std::optional<double> beta, nll_weight;  // not given: by objective
   double label_smoothing = 0, simpo_gamma = 0.5, desirable_weight = 1, undesirable_weight = 1, center_coefficient = 0;
   double z_loss = 0, neftune_noise_alpha = 0;

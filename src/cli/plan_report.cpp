@@ -376,15 +376,18 @@ std::string full_disk_text(const Planned& planned, const SavingPlan& saving, con
 
 // Returns what a model takes that scores the data before the run.
 std::string reference_text(const Planned& reference, const Options& options) {
+  const std::string kept = options.teacher_bytes == 0 ? ""
+                                                      : fmt::format("{:<13} {} of disk for what it says of the data\n",
+                                                                    "", format_size(options.teacher_bytes));
   return fmt::format(
              "{:<13} {}, {} parameters; it scores the data by itself, and is gone before the run takes its memory: "
              "{}\n",
-             "reference", reference.spec.model.architecture, grouped(reference.spec.table.count(false)),
-             reference.shown().words) +
-         memory_text(reference, options) + phases_text(reference);
+             reference.spec.objective.has_teacher() ? "teacher" : "reference", reference.spec.model.architecture,
+             grouped(reference.spec.table.count(false)), reference.shown().words) +
+         kept + memory_text(reference, options) + phases_text(reference);
 }
 
-nlohmann::ordered_json reference_json(const Planned& reference) {
+nlohmann::ordered_json reference_json(const Planned& reference, uint64_t teacher_bytes) {
   const Forecast& f = reference.shown().forecast;
   nlohmann::ordered_json json{{"fits", reference.fit.chosen.has_value()},
                               {"words", reference.shown().words},
@@ -393,6 +396,7 @@ nlohmann::ordered_json reference_json(const Planned& reference) {
                               {"host_bytes", node_bytes(reference, f, Space::Host)},
                               {"disk_bytes", node_bytes(reference, f, Space::Disk)},
                               {"ranks", ranks_json(reference.fit.ranks)}};
+  if (teacher_bytes > 0) json["teacher_bytes"] = teacher_bytes;
   for (const Forecast::Phase& phase : f.phases)
     json["phases"][phase.name] = phase_bytes(reference, phase, Space::Device);
   return json;
@@ -475,7 +479,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
       json["reapply_seconds"] = reapply_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
-  if (reference) json["reference"] = reference_json(*reference);
+  if (reference) json["reference"] = reference_json(*reference, options.teacher_bytes);
   json["kernels"] = kernels_json(planned);
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
   json["more_memory"] = json["less_memory"] = nullptr;  // a run does not look for them

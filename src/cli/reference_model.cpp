@@ -10,15 +10,32 @@
 namespace snug {
 namespace {
 
+// Returns the option that names the other model, and what it says.
+std::string_view option_of(const Options& options) { return options.teacher.empty() ? "reference" : "teacher"; }
+const std::string& name_of(const Options& options) {
+  return options.teacher.empty() ? options.reference : options.teacher;
+}
+
 // Returns the options with that model in the place of the run's own.
 Options options_of_reference(const Options& options) {
   Options other = options;
   try {
-    other.model = find_model_directory(options.reference).string();
+    other.model = find_model_directory(name_of(options)).string();
   } catch (const UserError& error) {
-    user_error("reference: found '{}', expected auto, adapter or a model: {}", options.reference, error.what());
+    user_error("{}: found '{}', expected {}a model: {}", option_of(options), name_of(options),
+               options.teacher.empty() ? "auto, adapter or " : "", error.what());
   }
   other.reference = "auto";
+  if (!options.teacher.empty()) {
+    const Options none;
+    other.objective = none.objective;  // reference_job() gives it a part of the run's
+    other.teacher = none.teacher;
+    other.reference_cache = none.reference_cache;
+    other.distill_beta = none.distill_beta;
+    other.distill_temperature = none.distill_temperature;
+    other.distill_weight = none.distill_weight;
+    other.teacher_top_k = none.teacher_top_k;
+  }
   for (std::string* none : {&other.adapter, &other.given_model, &other.given_adapter, &other.family, &other.checkpoint})
     none->clear();
   other.new_tokens.clear();
@@ -28,14 +45,36 @@ Options options_of_reference(const Options& options) {
   return other;
 }
 
+// Refuses a teacher whose ids are other tokens than the model's, where both have tokenizers.
+void refuse_other_tokens(const Options& options, const std::string& teacher, int64_t vocabulary) {
+  const std::filesystem::path own = tokenizer_directory(options);
+  if (!has_tokenizer(own) || !has_tokenizer(teacher)) return;
+  const Tokenizer ours = Tokenizer::load(own), theirs = Tokenizer::load(teacher);
+  const auto word = [](const std::optional<std::string>& token) {
+    return token ? fmt::format("'{}'", *token) : std::string("nothing");
+  };
+  for (int32_t id = 0; id < vocabulary; id++)
+    if (const auto a = ours.token(id), b = theirs.token(id); a != b)
+      user_error("teacher: '{}' has {} as token {}, expected {}, which the model has: it speaks of the same ids",
+                 options.teacher, word(b), id, word(a));
+}
+
 }  // namespace
 
 JobSpec reference_job(const Options& options, const ModelSpec& model) {
   const Options other = options_of_reference(options);
   JobSpec spec = make_job(other, Purpose::Evaluate);
   if (spec.model.vocabulary != model.vocabulary)
-    user_error("reference: '{}' has a vocabulary of {} tokens, expected that of the model, {}: it scores the same ids",
-               options.reference, spec.model.vocabulary, model.vocabulary);
+    user_error("{}: '{}' has a vocabulary of {} tokens, expected that of the model, {}: it scores the same ids",
+               option_of(options), name_of(options), spec.model.vocabulary, model.vocabulary);
+  if (!options.teacher.empty()) {
+    if (options.teacher_top_k > model.vocabulary)
+      user_error("teacher_top_k: found {}, expected at most {}, the tokens of the vocabulary", options.teacher_top_k,
+                 model.vocabulary);
+    refuse_other_tokens(options, other.model, model.vocabulary);
+    spec.objective = objective_of(options);
+    spec.objective.reference = Reference::Auto;
+  }
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   return spec;
 }
@@ -72,6 +111,24 @@ ScoredPasses score_by_another(const Planned& planned, const Options& options, in
   for (StreamSource& source : sources) {
     if (scored.interrupted) break;
     const ScoredPasses more = score_references(session, source, **objective++, reference);
+    scored = {scored.passes + more.passes, more.interrupted};
+  }
+  return scored;
+}
+
+ScoredPasses ask_another(const Planned& planned, const Options& options, int rank, int place, Comm* comm,
+                         std::span<const TaughtSamples> all, TeacherFile& teacher, const ReferenceOptions& reference) {
+  ScoredPasses scored;
+  if (teacher.known() == teacher.documents()) return scored;
+  const Cut& cut = planned.spec.cut;
+  PackingOptions packing = packing_options(options, heartbeat_of(comm));
+  packing.shuffle = false;
+  Session session = rank_session(planned, options, rank, place, comm);
+  session.load();
+  for (const TaughtSamples& of : all) {
+    if (scored.interrupted) break;
+    StreamSource source(of.dataset, of.samples, packing, {1, cut.ranks, cut.micro_batch}, {std::nullopt, 1}, rank);
+    const ScoredPasses more = ask_teacher(session, source, of.dataset, teacher, reference);
     scored = {scored.passes + more.passes, more.interrupted};
   }
   return scored;

@@ -12,6 +12,7 @@
 #include "cli/text.h"
 #include "report/run_files.h"
 #include "train/references.h"
+#include "train/teacher.h"
 
 namespace snug {
 namespace {
@@ -38,7 +39,8 @@ bool holds_something(const fs::path& path) {
   if (!fs::is_directory(path)) return fs::exists(fs::symlink_status(path));
   return std::ranges::any_of(fs::directory_iterator(path), [](const fs::directory_entry& entry) {
     const fs::path name = entry.path().filename();
-    return !name.string().starts_with("rehearsal-") && name.extension() != kReferencesExtension;
+    return !name.string().starts_with("rehearsal-") && name.extension() != kReferencesExtension &&
+           name.extension() != kTeacherExtension;
   });
 }
 
@@ -162,8 +164,17 @@ void refuse_out(const Options& options) {
   refuse_trace(options);
 }
 
-void clear_run(const std::string& out, const Heartbeat& heartbeat) {
-  for (const char* name : kResults) remove_tree(fs::path(out) / name, heartbeat);
+void clear_run(const std::string& out, const fs::path& spared, const Heartbeat& heartbeat) {
+  for (const char* name : kResults) {
+    const fs::path result = fs::path(out) / name;
+    if (spared.empty() || !lies_in(spared, result)) {
+      remove_tree(result, heartbeat);
+      continue;
+    }
+    const std::vector<fs::directory_entry> entries(fs::directory_iterator{result}, fs::directory_iterator{});
+    for (const fs::directory_entry& entry : entries)
+      if (entry.path().filename() != spared.filename()) remove_tree(entry.path(), heartbeat);
+  }
   for (const char* name : kOfRun) fs::remove(fs::path(out) / name);
   for (const char* name : {kPlan, kJob}) remove_tree(fs::path(out) / name, heartbeat);
 }

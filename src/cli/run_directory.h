@@ -37,7 +37,8 @@ void refuse_to_replace(const Options& options,
                        const std::function<bool(const std::filesystem::directory_entry&)>& is_part,
                        std::string_view otherwise);
 
-// Removes the run that is there; the files by which it is recognised go last.
-void clear_run(const std::string& out, const Heartbeat& heartbeat);
+// Removes the run that is there, but for the file `spared` of its references, if that lies among them; the files by
+// which the run is recognised go last.
+void clear_run(const std::string& out, const std::filesystem::path& spared, const Heartbeat& heartbeat);
 
 }  // namespace snug

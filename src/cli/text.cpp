@@ -31,7 +31,7 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   if (!options.prompt_pattern.empty()) data.shape.prompt = options.prompt_pattern;
   data.prompt_format = std::move(format);
   data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;
-  if (data.train_on == TrainOn::All && objective != ObjectiveKind::Sft)
+  if (data.train_on == TrainOn::All && !ObjectiveOptions{.kind = objective}.learns_replies())
     user_error("train_on: found all with --objective {}, expected assistant: preferences are of replies",
                options.objective);
   data.thinking = thinking_from_name(options.thinking);

@@ -177,27 +177,6 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
   pending.publish();
 }
 
-// Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
-void begin_run(const Options& options, const Planned& planned, const std::optional<Planned>& reference,
-               const DataSummary& data, const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
-  const std::filesystem::path out = options.out;
-  if (options.overwrite) clear_run(options.out, heartbeat);
-  std::filesystem::remove(out / kRunEnd);
-  Options effective = options;
-  effective.micro_batch_size = planned.spec.cut.micro_batch;
-  effective.gradient_accumulation_steps = planned.spec.cut.passes;
-  effective.learning_rate = learning_rate(options);
-  const Numerics& numerics = planned.spec.numerics;
-  if (numerics.quantized_base()) effective.base_format = name(numerics.base_format);
-  if (options.method == "lora") take_adapter(effective, adapter_of(options));
-  effective.overwrite = effective.resume = false;  // they belong to this start, not to the job
-  effective.trace = "";
-  name_absolutely(effective);
-  write_text(out / "job.yaml", write_job_file(effective));
-  write_text(out / "plan.json", plan_json(planned, options, data, reference).dump(2, ' ', false, kReplace) + "\n");
-  write_format(options, planned.spec, write_extra, heartbeat);
-}
-
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
 
 void export_result(Session& session, const Options& options, const WriteExtraFiles& write_extra) {
@@ -284,6 +263,29 @@ void require_owned(Run& run) {
       run.lost = true;
       throw;
     }
+}
+
+// Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
+void begin_run(const Run& run, const DataSummary& data, const std::filesystem::path& spared,
+               const Heartbeat& heartbeat) {
+  const Options& options = run.options;
+  const Planned& planned = run.planned;
+  const std::filesystem::path out = options.out;
+  if (options.overwrite) clear_run(options.out, spared, heartbeat);
+  std::filesystem::remove(out / kRunEnd);
+  Options effective = options;
+  effective.micro_batch_size = planned.spec.cut.micro_batch;
+  effective.gradient_accumulation_steps = planned.spec.cut.passes;
+  effective.learning_rate = learning_rate(options);
+  const Numerics& numerics = planned.spec.numerics;
+  if (numerics.quantized_base()) effective.base_format = name(numerics.base_format);
+  if (options.method == "lora") take_adapter(effective, adapter_of(options));
+  effective.overwrite = effective.resume = false;  // they belong to this start, not to the job
+  effective.trace = "";
+  name_absolutely(effective);
+  write_text(out / "job.yaml", write_job_file(effective));
+  write_text(out / "plan.json", plan_json(planned, options, data, run.reference).dump(2, ' ', false, kReplace) + "\n");
+  write_format(options, planned.spec, run.write_extra, heartbeat);
 }
 
 // Trains, exports what was trained, and tells the command of --on-event what becomes of it.
@@ -426,8 +428,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) say_where_it_begins(trainer.step(), steps, options.resume);
   trainer.agree();
   if (reports) require_owned(run);
-  if (reports && trainer.step() < steps)
-    begin_run(options, run.planned, run.reference, summarise(data.stream()), run.write_extra, heartbeat);
+  if (reports && trainer.step() < steps) begin_run(run, summarise(data.stream()), objective.teacher_file(), heartbeat);
   session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
   if (reports) objective.keep_references();

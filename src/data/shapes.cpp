@@ -289,6 +289,7 @@ DataFormat data_format_from_name(std::string_view name) {
 Samples samples_of(ObjectiveKind kind) {
   switch (kind) {
     case ObjectiveKind::Sft:
+    case ObjectiveKind::Distill:
       return Samples::Replies;
     case ObjectiveKind::Kto:
       return Samples::Judged;

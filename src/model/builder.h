@@ -71,6 +71,9 @@ using BatchBuffers = BatchArrays<Operand>;
 // Holds the arrays of one pass's images, on the device.
 using ImageBuffers = ImageArrays<Operand>;
 
+// Holds what a teacher says of one pass's loss rows, on the device.
+using TeacherRows = TeacherArrays<Operand>;
+
 // Holds numbers of rows of a table, and what sorts them for the table's gradient: arrays of tokens, or of patches.
 struct TableRows {
   Operand ids;

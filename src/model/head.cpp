@@ -29,11 +29,13 @@ Normed norm_of_rows(Builder& b, Value x, const HeadParams& head, const Operand& 
 // Returns the fewest loss rows with which a chunk is computed. The first always is, as it defines the weight gradient.
 int64_t first_row(int64_t begin) { return begin == 0 ? 0 : begin + 1; }
 
-// Emits for each chunk of loss rows its logits and their loss, with a weight for each row, and, if `after` is given,
-// calls it with their gradient.
-void for_chunks(Builder& b, const Normed& n, const HeadParams& head, const Operand& targets, const Operand& weights,
-                const Operand& losses,
-                const std::function<void(int64_t begin, int64_t end, const Operand& gradient)>& after) {
+// Emits what is made of the logits of loss rows [begin, end); gradients replace them.
+using Judge = std::function<void(int64_t begin, int64_t end, const Operand& logits)>;
+
+// Emits for each chunk of loss rows its logits and what `judge` makes of them, and, if `after` is given, calls it with
+// their gradient.
+void for_chunks(Builder& b, const Normed& n, const HeadParams& head, const Judge& judge,
+                const std::function<void(int64_t begin, int64_t end, const Operand& gradient)>& after = {}) {
   Emitter& e = b.emitter();
   const Operand projection = b.placement().weight(head.projection, 1);
   const DType dtype = head.fp32_logits ? DType::F32 : b.compute();
@@ -48,11 +50,7 @@ void for_chunks(Builder& b, const Normed& n, const HeadParams& head, const Opera
     const Operand logits = tile("logits", dtype);
     e.op_if(first_row(begin), "project", Gemm{.transpose_b = true, .alpha = head.logits_factor},
             {read(rows(n.normed, begin, end)), read(projection), write(logits)});
-    const bool trains = after != nullptr;
-    const CrossEntropy loss{begin, trains, head.logits_cap, trains ? head.smoothing : 0, trains ? head.z_loss : 0};
-    e.op_if(first_row(begin), "cross_entropy", loss,
-            {update(logits), read(elements(targets, begin, end)), read(elements(weights, begin, end)),
-             write(elements(losses, begin, end))});
+    judge(begin, end, logits);
     if (!after) continue;
     Operand gradient = logits;
     if (dtype != b.compute()) {
@@ -61,6 +59,31 @@ void for_chunks(Builder& b, const Normed& n, const HeadParams& head, const Opera
     }
     after(begin, end, read(gradient));
   }
+}
+
+// Judges by the cross-entropy of targets, with a weight for each row.
+Judge by_targets(Builder& b, const HeadParams& head, const Operand& targets, const Operand& weights,
+                 const Operand& losses, bool trains) {
+  return [=, &b, &head](int64_t begin, int64_t end, const Operand& logits) {
+    const CrossEntropy loss{begin, trains, head.logits_cap, trains ? head.smoothing : 0, trains ? head.z_loss : 0};
+    b.emitter().op_if(first_row(begin), "cross_entropy", loss,
+                      {update(logits), read(elements(targets, begin, end)), read(elements(weights, begin, end)),
+                       write(elements(losses, begin, end))});
+  };
+}
+
+// Judges by the distance from a teacher's rows; `distances` are losses, divergences and agreements, [3, T].
+Judge by_teacher(Builder& b, const HeadParams& head, const BatchBuffers& batch, const TeacherRows& teacher,
+                 const Operand& distances, bool trains) {
+  return [=, &b, &head](int64_t begin, int64_t end, const Operand& logits) {
+    const DistanceParams& distance = head.distance;
+    const Distillation loss{begin, trains, head.logits_cap, distance.temperature, distance.beta, distance.share};
+    const auto part = [&](int64_t row) { return write(elements(flat(rows(distances, row, row + 1)), begin, end)); };
+    b.emitter().op_if(
+        first_row(begin), "distillation", loss,
+        {update(logits), read(elements(batch.loss_targets, begin, end)), read(elements(batch.loss_weights, begin, end)),
+         read(rows(teacher.ids, begin, end)), read(rows(teacher.log_probs, begin, end)), part(0), part(1), part(2)});
+  };
 }
 
 // Returns the score of each row, in fp32; it is 0 where there is no row.
@@ -74,16 +97,15 @@ Operand scores_of(Builder& b, const Normed& n, const HeadParams& head) {
 Operand losses_of(Builder& b, const Normed& n, const HeadParams& head, const BatchBuffers& batch) {
   if (head.scores) return scores_of(b, n, head);
   const Operand losses = b.emitter().tensor("losses", DType::F32, {b.tokens()});
-  for_chunks(b, n, head, batch.loss_targets, batch.loss_weights, losses, nullptr);
+  for_chunks(b, n, head, by_targets(b, head, batch.loss_targets, batch.loss_weights, losses, false));
   return losses;
 }
 
-// Returns the losses of rows that weigh so much, and emits the gradients of the projection and, where it is not empty,
-// of what was normed.
-Operand losses_and_gradients(Builder& b, const Normed& n, const HeadParams& head, const BatchBuffers& batch,
-                             const Operand& weights, const Operand& dnormed) {
+// Emits what `judge` makes of the rows' logits, and the gradients of the projection and, where it is not empty, of what
+// was normed.
+void judge_and_gradients(Builder& b, const Normed& n, const HeadParams& head, const Judge& judge,
+                         const Operand& dnormed) {
   Emitter& e = b.emitter();
-  const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
   const Operand projection = b.placement().weight(head.projection, 1);
   const bool before = dnormed.shape.rank > 0;
   if (before) e.op("clear_dnorm", Fill{}, {write(dnormed)});
@@ -98,8 +120,7 @@ Operand losses_and_gradients(Builder& b, const Normed& n, const HeadParams& head
             Gemm{.transpose_a = true, .alpha = head.logits_factor, .addend = target.reads()},
             with_result({gradient, read(rows(n.normed, begin, end))}, target));
   };
-  for_chunks(b, n, head, batch.loss_targets, weights, losses, after);
-  return losses;
+  for_chunks(b, n, head, judge, after);
 }
 
 // Emits the same of scores whose derivatives are `weights`.
@@ -128,28 +149,77 @@ Operand head_losses(Builder& b, Value x, const HeadParams& head, const BatchBuff
   return losses_of(b, norm_of_rows(b, x, head, batch.loss_rows), head, batch);
 }
 
-void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
-                            bool accumulate, const std::function<RowWeights(const Operand& losses)>& weigh) {
+namespace {
+
+// Emits the gradients of rows by `make`, which writes that of what was normed, and the sum of their losses, which it
+// returns; then the gradients of the norm and of x.
+void finish_head(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Normed& n,
+                 const Operand& loss, bool accumulate, const std::function<Operand(const Operand& dnormed)>& make) {
   Emitter& e = b.emitter();
-  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
-  std::optional<RowWeights> weighed;
-  if (weigh) weighed = weigh(losses_of(b, n, head, batch));
-  Operand losses;
   // Where nothing before the projection is trained, nothing asks for the gradient of its input.
   const bool before = b.wants_gradient(x) || trains(b, head.norm);
   const Operand dnormed = before ? e.tensor("dnorm", b.compute(), n.normed.shape) : Operand();
-  if (head.scores)
-    gradients_of_scores(b, n, head, weighed.value().weights, dnormed);
-  else
-    losses = losses_and_gradients(b, n, head, batch, weighed ? weighed->weights : batch.loss_weights, dnormed);
-  e.op("loss", LossSum{accumulate},
-       {read(weighed ? weighed->losses : losses), accumulate ? update(loss) : write(loss)});
+  const Operand losses = make(dnormed);
+  e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
   if (!before) return;
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
   norm_backward(b, {}, head.norm, read(dnormed), n.rows, n.rstd, write(drows));
   if (!b.wants_gradient(x)) return;
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x)});
+}
+
+// Returns a buffer for what by_teacher() finds.
+Operand new_distances(Builder& b) { return b.emitter().tensor("distances", DType::F32, {3, b.tokens()}); }
+
+}  // namespace
+
+void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
+                            bool accumulate, const std::function<RowWeights(const Operand& losses)>& weigh) {
+  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
+  std::optional<RowWeights> weighed;
+  if (weigh) weighed = weigh(losses_of(b, n, head, batch));
+  finish_head(b, x, head, batch, n, loss, accumulate, [&](const Operand& dnormed) {
+    if (head.scores) {
+      gradients_of_scores(b, n, head, weighed.value().weights, dnormed);
+      return weighed->losses;
+    }
+    const Operand losses = b.emitter().tensor("losses", DType::F32, {b.tokens()});
+    const Operand weights = weighed ? weighed->weights : batch.loss_weights;
+    judge_and_gradients(b, n, head, by_targets(b, head, batch.loss_targets, weights, losses, true), dnormed);
+    return weighed ? weighed->losses : losses;
+  });
+}
+
+TeacherRows head_top_tokens(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, int64_t k) {
+  Emitter& e = b.emitter();
+  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
+  const TeacherRows top{e.tensor("ids", DType::I32, {b.tokens(), k}),
+                        e.tensor("log_probs", DType::F32, {b.tokens(), k + 1})};
+  for_chunks(b, n, head, [&](int64_t begin, int64_t end, const Operand& logits) {
+    e.op_if(first_row(begin), "top_tokens", TopTokens{begin, head.logits_cap, head.distance.temperature},
+            {update(logits), write(rows(top.ids, begin, end)), write(rows(top.log_probs, begin, end))});
+  });
+  return top;
+}
+
+Operand head_distances(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch,
+                       const TeacherRows& teacher) {
+  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
+  const Operand distances = new_distances(b);
+  for_chunks(b, n, head, by_teacher(b, head, batch, teacher, distances, false));
+  return distances;
+}
+
+Operand head_distances_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch,
+                                    const TeacherRows& teacher, const Operand& loss, bool accumulate) {
+  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
+  const Operand distances = new_distances(b);
+  finish_head(b, x, head, batch, n, loss, accumulate, [&](const Operand& dnormed) {
+    judge_and_gradients(b, n, head, by_teacher(b, head, batch, teacher, distances, true), dnormed);
+    return flat(rows(distances, 0, 1));
+  });
+  return distances;
 }
 
 Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row) {

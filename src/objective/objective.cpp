@@ -7,7 +7,7 @@
 namespace snug {
 namespace {
 
-constexpr std::array<std::string_view, 6> kKinds{"sft", "dpo", "orpo", "simpo", "kto", "reward"};
+constexpr std::array<std::string_view, 7> kKinds{"sft", "dpo", "orpo", "simpo", "kto", "reward", "distill"};
 constexpr std::array<std::string_view, 8> kLosses{"sigmoid", "cdpo",         "robust",   "hinge",
                                                   "ipo",     "sigmoid_norm", "apo_zero", "apo_down"};
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "program/loss_ops.h"
 #include "program/row_ops.h"
 #include "program/runtime_scalars.h"
 
@@ -354,31 +355,6 @@ struct EmbeddingBackward {
   bool patches = false;  // whether the rows are of patches, not of tokens
 };
 
-// Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with its own weight.   logits rw [n,
-// V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
-// `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. With `cap` (0: none) x of the logits
-// is taken for cap tanh(x / cap), and the gradient is x's. Rows at or beyond RuntimeScalars::loss_rows have loss 0 and
-// gradient 0. With e = `smoothing` (Szegedy et al., arXiv:1512.00567) the target has 1 - e of a row's probability and
-// all V share e; `z_loss` (Chowdhery et al., arXiv:2204.02311) times the square of log(sum exp logits) is added:
-//   loss = (lse - (1 - e) logits[target] - e mean(logits) + z_loss lse^2) weight
-struct CrossEntropy {
-  int64_t row_begin = 0;
-  bool gradient = false;
-  float cap = 0;
-  float smoothing = 0, z_loss = 0;
-};
-
-// x = cap tanh(x / cap).   x rw fp32.
-struct SoftCap {
-  float cap = 1;
-};
-
-// sum = (accumulate ? sum : 0) + the first RuntimeScalars::loss_rows elements of loss, added in order in fp64, rounded
-// once. loss r [T] fp32, sum rw|w [1] fp32.
-struct LossSum {
-  bool accumulate = false;
-};
-
 // ---- Frozen bases in fewer bits -------------------------------------------------------------------------------------
 
 // Quantised formats. Each step is one fp32 operation in the order of bitsandbytes 0.50 (its default kernels), / and
@@ -549,9 +525,12 @@ enum class HostJob : uint8_t {
   FillHeader,   // w: bytes of file `index` from its start: what stands before the tensors
   WeighRows,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32, of the program's pass `index`; w: weights
               // and losses of this rank's rows [T] fp32, and the bytes they lie in
-  TakeScores,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32
+  TakeScores,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32, of the program's pass `index`; where a
+               // model learns from a teacher, losses, divergences and agreements of these rows [ranks, 3, T]
   FillImages,  // w: the arrays (tensor/batch.h) of the images of the program's pass `index`, and the bytes they lie in;
                // sets that pass's counts
+  FillTeacher,  // w: the arrays (tensor/batch.h) of a teacher's tokens of the program's pass `index`, and their bytes
+  KeepTeacher,  // r: those arrays of this rank's loss rows, as a teacher has them
 };
 struct HostTask {
   HostJob job = HostJob::FillBatch;
@@ -579,7 +558,7 @@ using Attrs =
                  ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
                  ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
                  FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize, ScheduleFreeAdamW,
-                 ScheduleFreeAverage, ResizeRows, ResizeRowsBackward>;
+                 ScheduleFreeAverage, ResizeRows, ResizeRowsBackward, TopTokens, Distillation>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

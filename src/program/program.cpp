@@ -101,6 +101,10 @@ constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows",
 constexpr auto describe(const CrossEntropy&) {
   return describe_as("cross_entropy", "row_begin", "gradient", "cap", "smoothing", "z_loss");
 }
+constexpr auto describe(const TopTokens&) { return describe_as("top_tokens", "row_begin", "cap", "temperature"); }
+constexpr auto describe(const Distillation&) {
+  return describe_as("distillation", "row_begin", "gradient", "cap", "temperature", "beta", "share");
+}
 constexpr auto describe(const SoftCap&) { return describe_as("soft_cap", "cap"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
 constexpr auto describe(const Quantize&) {
@@ -209,9 +213,9 @@ std::string_view name(Documents documents) {
 }
 
 std::string_view name(HostJob job) {
-  constexpr std::array<std::string_view, 9> kNames{"fill_batch", "fill_tokens", "take_metrics",
-                                                   "take_loss",  "take_logits", "fill_header",
-                                                   "weigh_rows", "take_scores", "fill_images"};
+  constexpr std::array<std::string_view, 11> kNames{"fill_batch",  "fill_tokens",  "take_metrics", "take_loss",
+                                                    "take_logits", "fill_header",  "weigh_rows",   "take_scores",
+                                                    "fill_images", "fill_teacher", "keep_teacher"};
   return kNames[static_cast<size_t>(job)];
 }
 

@@ -99,6 +99,13 @@ struct TokenArrays {
   }
 };
 
+// Holds what a teacher says of a pass's loss rows, as TopTokens (program/loss_ops.h) writes it; zeros in rows beyond.
+template <class Array, class Floats = Array>
+struct TeacherArrays {
+  Array ids;         // [T, k]
+  Floats log_probs;  // [T, k + 1] fp32
+};
+
 // Holds type and shape of an array, which is dense.
 struct ArrayField {
   DType dtype = DType::I32;
@@ -136,7 +143,12 @@ inline std::vector<ArrayField> token_fields(int64_t tokens, int64_t axes = 1, in
   return fields;
 }
 
+inline std::vector<ArrayField> teacher_fields(int64_t tokens, int64_t top_k) {
+  return {{DType::I32, {tokens, top_k}}, {DType::F32, {tokens, top_k + 1}}};
+}
+
 // Numbers of the arrays, to be written.
+using TeacherViews = TeacherArrays<std::span<int32_t>, std::span<float>>;
 using BatchViews = BatchArrays<std::span<int32_t>, std::span<float>>;
 using TokenViews = TokenArrays<std::span<int32_t>>;
 
@@ -148,6 +160,11 @@ std::span<T> numbers_of(const TensorView& view) {
 }
 inline BatchViews batch_views(std::span<const TensorView> views) {
   return BatchArrays<TensorView>::of(views).map(numbers_of<int32_t>, numbers_of<float>);
+}
+// The same of the views that HostJob::FillTeacher and HostJob::KeepTeacher get.
+inline TeacherViews teacher_views(std::span<const TensorView> views) {
+  check(views.size() >= 2, "{} arrays of a teacher, expected 2", views.size());
+  return {numbers_of<int32_t>(views[0]), numbers_of<float>(views[1])};
 }
 // The last of the views that HostJob::FillTokens gets are the bytes in which the arrays lie.
 inline TokenViews token_views(std::span<const TensorView> views) {

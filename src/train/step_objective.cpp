@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "train/distill_objective.h"
 #include "train/kto_objective.h"
 #include "train/pair_objective.h"
 #include "train/reward_objective.h"
@@ -29,10 +30,11 @@ std::vector<std::string> StepObjective::metric_names() const {
 
 std::vector<StepObjective::Scored> StepObjective::scored(int64_t pass, Half part, const TensorView& losses) const {
   const StepShape& shape = stream_.shape();
-  const auto rows = static_cast<size_t>(losses.count() / shape.ranks);
+  const auto all_rows = static_cast<size_t>(losses.count() / shape.ranks);
+  const size_t rows = options_.has_teacher() ? all_rows / 3 : all_rows;
   std::vector<Scored> all;
   for (int64_t rank = 0; rank < shape.ranks; rank++) {
-    const std::span<const float> own(losses.as<float>() + static_cast<size_t>(rank) * rows, rows);
+    const std::span<const float> own(losses.as<float>() + static_cast<size_t>(rank) * all_rows, all_rows);
     size_t row = 0;
     for (int64_t i = 0; i < shape.micro_batch; i++)
       for_each_of(stream_.block(pass, rank, i), part, [&](const DocumentSpan& span) {
@@ -41,8 +43,12 @@ std::vector<StepObjective::Scored> StepObjective::scored(int64_t pass, Half part
         document.rank = static_cast<int>(rank);
         document.row = row;
         document.reply.tokens = options_.scores() ? 1 : counted_labels(dataset_, span);
-        for (int64_t t = 0; t < document.reply.tokens; t++)
-          document.reply.log_probability -= static_cast<double>(own[row++]);
+        for (int64_t t = 0; t < document.reply.tokens; t++, row++) {
+          document.reply.log_probability -= static_cast<double>(own[row]);
+          if (!options_.has_teacher()) continue;
+          document.divergence += static_cast<double>(own[rows + row]);
+          document.agreements += static_cast<double>(own[2 * rows + row]);
+        }
         if (references_) document.reply.reference = references_->of(span.sample)[half_of(dataset_, span)];
       });
   }
@@ -106,6 +112,7 @@ int64_t StepObjective::known() const {
 
 std::unique_ptr<StepObjective> make_step_objective(const ObjectiveOptions& options, const Dataset& dataset,
                                                    const BlockStream& stream, References* references) {
+  if (options.has_teacher()) return std::make_unique<DistillObjective>(options, dataset, stream, references);
   if (options.scores()) return std::make_unique<RewardObjective>(options, dataset, stream, references);
   if (options.pairs()) return std::make_unique<PairObjective>(options, dataset, stream, references);
   check(options.kind == ObjectiveKind::Kto, "no step's objective is {}", name(options.kind));

@@ -16,7 +16,8 @@ namespace snug {
 // Serves one stream of blocks. All ranks see the cross-entropies of all, and so have the same sums, in the order of the
 // data, however a step is cut. It refers to the stream, its data set and the references. One thread may use it at a
 // time. `losses` are the cross-entropies of every rank's loss rows in a pass of the step at which the stream stands, or
-// the scores of its documents where these have scores, [ranks, T] fp32.
+// the scores of its documents where these have scores, [ranks, T] fp32; with a teacher these rows' losses, divergences
+// and agreements, [ranks, 3, T].
 class StepObjective {
  public:
   StepObjective(const ObjectiveOptions& options, const Dataset& dataset, const BlockStream& stream,
@@ -63,7 +64,8 @@ class StepObjective {
     DocumentSpan span;
     ScoredReply reply;
     int rank = 0;
-    size_t row = 0;  // of its rank's: the first of the reply's rows
+    size_t row = 0;                         // of its rank's: the first of the reply's rows
+    double divergence = 0, agreements = 0;  // from a teacher, the sums of its rows
   };
   // Holds what rows of a document's reply weigh, all alike, and its part of the loss: `loss` of the whole reply, and
   // `cross_entropy` times each row's.

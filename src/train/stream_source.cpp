@@ -7,7 +7,8 @@ namespace snug {
 StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
                            const StepShape& shape, const RunLength& length, int rank,
                            const std::optional<ImageBatches>& images)
-    : stream_(dataset, std::move(selection), packing, shape, length),
+    : dataset_(dataset),
+      stream_(dataset, std::move(selection), packing, shape, length),
       batcher_(dataset, shape.micro_batch, packing.sequence_length, packing.pools,
                images ? images->tower : TowerShape{}),
       rank_(rank) {
@@ -64,6 +65,40 @@ void StreamSource::fill_images(int64_t pass, const ImageViews& views, RuntimeSca
   runtime.images = counts.images;
   runtime.image_windows = counts.windows;
   runtime.patch_segments = counts.segments;
+}
+
+template <class Visit>
+int64_t StreamSource::for_each_taught(int64_t pass, const TeacherViews& views, int64_t top_k,
+                                      const Visit& visit) const {
+  const auto k = static_cast<size_t>(top_k);
+  size_t row = 0;
+  for (int64_t i = 0; i < stream_.shape().micro_batch; i++)
+    for_each_of(stream_.block(pass, rank_, i), half_, [&](const DocumentSpan& document) {
+      const auto rows = static_cast<size_t>(counted_labels(dataset_, document));
+      check((row + rows) * k <= views.ids.size() && (row + rows) * (k + 1) <= views.log_probs.size(),
+            "{} rows of a teacher at row {}, where there is no room for them", rows, row);
+      visit(document, views.ids.subspan(row * k, rows * k), views.log_probs.subspan(row * (k + 1), rows * (k + 1)));
+      row += rows;
+    });
+  return static_cast<int64_t>(row);
+}
+
+void StreamSource::fill_teacher(int64_t pass, const TeacherViews& views) {
+  check(teacher_, "what a teacher says of a source that has none");
+  const int64_t rows =
+      for_each_taught(pass, views, teacher_->top_k(),
+                      [this](const DocumentSpan& document, std::span<int32_t> ids, std::span<float> log_probs) {
+                        teacher_->read(dataset_, document, ids, log_probs, vocabulary_);
+                      });
+  std::ranges::fill(views.ids.subspan(static_cast<size_t>(rows * teacher_->top_k())), 0);
+  std::ranges::fill(views.log_probs.subspan(static_cast<size_t>(rows * (teacher_->top_k() + 1))), 0.0f);
+}
+
+void StreamSource::keep_teacher(int64_t pass, const TeacherViews& views, TeacherFile& teacher) const {
+  for_each_taught(pass, views, teacher.top_k(),
+                  [&](const DocumentSpan& document, std::span<const int32_t> ids, std::span<const float> log_probs) {
+                    teacher.write(dataset_, document, ids, log_probs);
+                  });
 }
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 
 #include "data/batcher.h"
 #include "data/image_batcher.h"
+#include "train/teacher.h"
 #include "train/trainer.h"
 
 namespace snug {
@@ -20,22 +21,34 @@ class StreamSource : public BatchSource {
   void choose(Half half) override { half_ = half, counted_ = {}; }
   void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) override;
   void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) override;
+  void fill_teacher(int64_t pass, const TeacherViews& views) override;
+  // Makes fill_teacher() read what a teacher says of the data set, in tokens of a vocabulary of so many.
+  void learn_from(const TeacherFile& teacher, int64_t vocabulary) { teacher_ = &teacher, vocabulary_ = vocabulary; }
+  // Keeps what a teacher says of this rank's pass of the step begun last.
+  void keep_teacher(int64_t pass, const TeacherViews& views, TeacherFile& teacher) const;
   const BlockStream& stream() const { return stream_; }
 
  private:
   int64_t tokens_before(int64_t pass);
+  // Calls visit(DocumentSpan, ids, log_probs) for each document of this rank's pass, with its rows of the views;
+  // returns the number of all their rows.
+  template <class Visit>
+  int64_t for_each_taught(int64_t pass, const TeacherViews& views, int64_t top_k, const Visit& visit) const;
 
   // Holds how many tokens the step's first passes have, each of them once for each rank.
   struct Counted {
     int64_t passes = 0, tokens = 0;
   };
 
+  const Dataset& dataset_;
   BlockStream stream_;
   std::optional<ImageBatcher> images_;
   Batcher batcher_;
   int rank_;
   Half half_ = Half::Both;
   Counted counted_;
+  const TeacherFile* teacher_ = nullptr;
+  int64_t vocabulary_ = 0;
 };
 
 }  // namespace snug

@@ -66,6 +66,10 @@ void serve_batches(Session& session, BatchSource& source, std::function<int64_t(
              [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
                source.fill_images(pass_of(task.index), image_views(views), runtime);
              });
+  session.on(HostJob::FillTeacher,
+             [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+               source.fill_teacher(pass_of(task.index), teacher_views(views));
+             });
 }
 
 namespace {
@@ -134,8 +138,9 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes,
 }
 
 bool is_better_greater(std::string_view metric) {
-  constexpr std::string_view kGreater[] = {"accuracies",     "accuracy",     "margins",        "margin",
-                                           "rewards/chosen", "logps/chosen", "logps/rejected", "mean_reward"};
+  constexpr std::string_view kGreater[] = {"accuracies",     "accuracy",       "margins",
+                                           "margin",         "rewards/chosen", "logps/chosen",
+                                           "logps/rejected", "mean_reward",    "agreement"};
   return std::ranges::any_of(kGreater, [&](std::string_view word) { return metric.ends_with(word); });
 }
 
@@ -286,7 +291,8 @@ void Trainer::do_step(int64_t number) {
   ends_epoch_ = counts.ends_epoch;
   RuntimeScalars runtime;
   check(counts.loss_tokens > 0, "step {} has no loss tokens", number);
-  const auto divisor = static_cast<double>(options_.objective ? counts.samples : counts.loss_tokens);
+  const auto divisor =
+      static_cast<double>(session_.spec().objective.weighs_rows() ? counts.samples : counts.loss_tokens);
   runtime.loss_scale = static_cast<float>(1.0 / divisor);
   runtime.step = number;
   runtime.learning_rate = options_.schedule.at(number);
@@ -333,6 +339,10 @@ void Trainer::run_passes(const RuntimeScalars& runtime) {
                 [&, objective](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
                   objective->weigh(first + task.index, session_.rank(), views[0], numbers_of<float>(views[1]),
                                    numbers_of<float>(views[2]));
+                });
+    session_.on(HostJob::TakeScores,
+                [&first, objective](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+                  objective->add(first + task.index, views[0]);
                 });
   }
   serve_batches(session_, data_, [&first](int64_t index) { return first + index; });

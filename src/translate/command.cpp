@@ -33,6 +33,7 @@ constexpr Program kPrograms[] = {
     {"cpo", Dialect::Trl, "cpo"},
     {"reward", Dialect::Trl, "reward"},
     {"reward_modeling", Dialect::Trl, "reward"},
+    {"gkd", Dialect::Trl, "gkd"},
     {"grpo", Dialect::Trl, "grpo"},
     {"rloo", Dialect::Trl, "rloo"},
     {"finetuning", Dialect::LlamaRecipes, "train"},

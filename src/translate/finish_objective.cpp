@@ -41,6 +41,11 @@ std::string find_objective(Translator& t) {
   const auto judge = [&](Mark mark, const std::string& text) {
     if (asked) t.judge(*asked, mark, text);
   };
+  if (t.distills()) {
+    judge(Mark::Same, "objective: distill");
+    t.set("objective", "distill", asked ? asked->written : task);
+    return "distill";
+  }
   if (!t.learns_preferences()) {
     const bool known = task == "sft" || task == "pt";
     judge(known ? Mark::Same : Mark::Refused, task == "pt" ? "data_format: text, train_on: all"
@@ -310,11 +315,13 @@ void remark_on_objective(Translator& t, const std::string& objective) {
 void finish_objective(Translator& t) {
   const std::string objective = find_objective(t);
   finish_smoothing_factor(t, objective);
+  if (objective != "distill") judge_without_distillation(t);
   if (objective.empty() || objective == "sft") return judge_without_objective(t, objective == "sft");
   for (const char* held : kHeld)
     for (const Setting* setting : t.all_held(held))
       t.judge(*setting, is_off(setting->value) ? Mark::Same : Mark::Decided,
               is_off(setting->value) ? "off, as here" : fmt::format("objective {} has no use for it", objective));
+  if (objective == "distill") return finish_distillation(t);
   t.judge_all("ranking", t.learns_pairs() ? Mark::Same : Mark::Refused,
               t.learns_pairs() ? "found by looking" : "its samples are pairs, and replies with labels are asked for");
   std::string loss;

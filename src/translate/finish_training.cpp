@@ -240,7 +240,7 @@ void finish_targets(Translator& t) {
 // TRL and what is made of it switch every dropout off where preferences are learnt, that of adapters too.
 bool drops_nothing(const Translator& t) {
   const bool keeps = t.held("disable_dropout") && !t.on("disable_dropout");
-  return t.learns_preferences() && t.program() != Dialect::OpenRlhf && t.task() != "rm" && !keeps;
+  return (t.learns_preferences() || t.distills()) && t.program() != Dialect::OpenRlhf && t.task() != "rm" && !keeps;
 }
 
 void finish_dropout(Translator& t) {
@@ -248,7 +248,8 @@ void finish_dropout(Translator& t) {
     if (setting->value.empty())
       t.judge(*setting, Mark::Same, "nothing stands there");
     else if (drops_nothing(t) && !is_off(setting->value))
-      t.put("lora_dropout", "0", *setting, Mark::Changed, "preferences are learnt without any dropout there");
+      t.put("lora_dropout", "0", *setting, Mark::Changed,
+            t.distills() ? "GKD learns without any dropout there" : "preferences are learnt without any dropout there");
     else
       t.put("lora_dropout", setting->value, *setting);
   }

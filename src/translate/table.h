@@ -77,7 +77,7 @@ inline constexpr std::string_view kLoss = "snug's cross-entropy has label smooth
 inline constexpr std::string_view kOptimizer =
     "snug has AdamW, schedule-free too, and Lion; state_format: 8bit keeps AdamW's moments in 2 bytes a parameter";
 inline constexpr std::string_view kSchedule = "snug's schedules are constant, linear and cosine";
-inline constexpr std::string_view kObjective = "snug's objectives are sft, dpo, orpo, simpo, kto and reward";
+inline constexpr std::string_view kObjective = "snug's objectives are sft, dpo, orpo, simpo, kto, reward and distill";
 inline constexpr std::string_view kTail = "every token of a reply counts alike";
 inline constexpr std::string_view kReference =
     "the reference is the model as it is before the first step, and stays so";

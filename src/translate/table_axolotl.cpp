@@ -175,7 +175,8 @@ constexpr Row kAxolotl[] = {
     {"reward_model", Same, "@reward_model"},
     {"center_rewards_coefficient", Same, "@center"},
     {"dpo_* kto_* orpo_* simpo_* cpo_* trl.* process_reward_model", Refused, "", say::kObjective},
-    {"use_eaft eaft_* use_dft use_dynamic_finetuning chunked_cross_entropy_loss kd_*", Refused, "", say::kLoss},
+    {"use_eaft eaft_* use_dft use_dynamic_finetuning chunked_cross_entropy_loss", Refused, "", say::kLoss},
+    {"kd_*", Refused, "", "objective: distill asks a teacher itself, and reads no logits from the data"},
     // ---- Numbers
     {"bf16 bfloat16", Same, "@bf16"},
     {"fp16 float16", Same, "@fp16"},

@@ -82,6 +82,12 @@ constexpr Row kTrl[] = {
        else
          t.judge(s, row.mark, std::string(row.say));
      }},
+    {"teacher_model_name_or_path", Same, "@teacher"},
+    {"teacher_model_init_kwargs teacher_model_init_kwargs.*", Decided, "", say::kLoading},
+    {"temperature", Same, "@distill_temperature"},
+    {"lmbda", Same, "@own_replies"},
+    {"seq_kd", Same, "@teachers_replies"},
+    {"max_new_tokens", Decided, "", say::kGeneration},
     {"ref_model ref_model_name_or_path", Same, "@reference"},
     {"precompute_ref_log_probs precompute_ref_batch_size", Decided, "", "they are always computed first, and kept"},
     {"reference_free", Refused, "", "dpo and kto need a reference; orpo and simpo need none"},

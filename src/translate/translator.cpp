@@ -132,7 +132,7 @@ bool Translator::learns_pairs() const { return scores() || has_word("dpo ipo orp
 void Translator::add_defaults() {
   // Commands of other objectives have defaults of their own, and are not translated.
   const bool by_command = program_ == Dialect::Trl || program_ == Dialect::OpenRlhf;
-  if (by_command && task_ != "sft" && !learns_preferences()) return;
+  if (by_command && task_ != "sft" && !distills() && !learns_preferences()) return;
   const bool newer =
       program_ == Dialect::LlamaFactory && std::ranges::any_of(settings_, [](const Setting& one) {
         return one.name == "model" || one.name == "train_dataset" || one.name.starts_with("peft_config.");

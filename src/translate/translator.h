@@ -75,8 +75,9 @@ class Translator {
   const std::string& task() const { return task_; }
   // Return whether it is an objective of snug's on pairs of replies, or on these or replies with labels.
   bool learns_pairs() const;
-  // Returns whether what is learnt gives a reply a score.
+  // Return whether what is learnt gives a reply a score, and whether a teacher says it.
   bool scores() const { return task_ == "rm" || task_ == "reward"; }
+  bool distills() const { return task_ == "gkd"; }
   bool learns_preferences() const { return learns_pairs() || task_ == "kto"; }
   std::optional<int64_t> asked_ranks() const { return asked_ranks_; }
 
@@ -116,6 +117,8 @@ void finish_method(Translator& t);
 void finish_sequence(Translator& t);
 void finish_data(Translator& t);
 void finish_objective(Translator& t);
+void finish_distillation(Translator& t);  // of the objective that learns from a teacher
+void judge_without_distillation(Translator& t);
 void finish_validation(Translator& t);
 void finish_saving(Translator& t);
 // Says what is otherwise in every run of a program's.

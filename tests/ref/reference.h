@@ -10,6 +10,7 @@
 #include "ref/dora.h"
 #include "ref/embedding_noise.h"
 #include "ref/layer_norm.h"
+#include "ref/losses.h"
 #include "ref/quantize.h"
 #include "ref/rope.h"
 #include "ref/rows.h"
@@ -373,29 +374,9 @@ class Reference {
     for (double& x : o_[0].values) x = capped(x, static_cast<double>(op.cap));
   }
 
-  void operator()(const CrossEntropy& op) {
-    Tensor x = o_[0];
-    for (double& logit : x.values) logit = capped(logit, static_cast<double>(op.cap));
-    std::vector<int32_t> targets = o_[1].integers(x.rows());
-    for (int64_t r = 0; r < x.rows(); r++)
-      if (op.row_begin + r >= facts_.loss_rows) at(targets, r) = -1;
-    o_[3].values = cross_entropy<double>(x.matrix(), targets);
-    for (int64_t r = 0; r < x.rows(); r++) {
-      const double lse = at(targets, r) < 0 ? 0 : o_[3][r] + x(r, at(targets, r)), weight = o_[2][r];
-      const double e = static_cast<double>(op.smoothing), share = e / static_cast<double>(x.cols());
-      const double z = static_cast<double>(op.z_loss);
-      o_[3][r] = at(targets, r) < 0 ? 0 : lse - (1 - e) * x(r, at(targets, r)) + z * lse * lse;
-      for (int64_t v = 0; v < x.cols() && at(targets, r) >= 0; v++) o_[3][r] -= share * x(r, v);
-      o_[3][r] *= weight;
-      for (int64_t v = 0; v < x.cols() && op.gradient; v++) {
-        const double softmax = std::exp(x(r, v) - lse) * (1 + 2 * z * lse);
-        const double hit = (v == at(targets, r) ? 1 - e : 0) + share;
-        const double slope = cap_slope(x(r, v), static_cast<double>(op.cap)) * weight;
-        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * slope * static_cast<double>(facts_.loss_scale);
-      }
-    }
-    if (op.gradient) o_[0] = x;
-  }
+  void operator()(const CrossEntropy& op) { cross_entropy(op, o_, facts_); }
+  void operator()(const TopTokens& op) { top_tokens(op, o_, facts_); }
+  void operator()(const Distillation& op) { distillation(op, o_, facts_); }
 
   void operator()(const LossSum& op) {
     double total = op.accumulate ? o_[1][0] : 0;

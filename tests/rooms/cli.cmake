@@ -15,6 +15,7 @@ foreach(name
         cli_evaluation_test
         cli_optimizer_test
         cli_preferences_test
+        cli_distillation_test
         cli_reward_test
         cli_report_test
         cli_tokens_test

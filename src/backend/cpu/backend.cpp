@@ -78,6 +78,8 @@ struct Bind {
   Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
   Launch operator()(const ScatterRows& a) const { return cpu::bind_scatter_rows(a, operands); }
   Launch operator()(const CrossEntropy& a) const { return cpu::bind_cross_entropy(a, operands); }
+  Launch operator()(const TopTokens& a) const { return cpu::bind_top_tokens(a, operands); }
+  Launch operator()(const Distillation& a) const { return cpu::bind_distillation(a, operands); }
   Launch operator()(const SoftCap& a) const { return cpu::bind_soft_cap(a, operands); }
   Launch operator()(const LossSum& a) const { return cpu::bind_loss_sum(a, operands); }
   Launch operator()(const NormPartials&) const { return cpu::bind_norm_partials(operands); }

@@ -51,6 +51,8 @@ Launch bind_gather_rows(Operands operands);
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
+Launch bind_top_tokens(const TopTokens& attrs, Operands operands);
+Launch bind_distillation(const Distillation& attrs, Operands operands);
 Launch bind_soft_cap(const SoftCap& attrs, Operands operands);
 Launch bind_loss_sum(const LossSum& sum, Operands operands);
 

@@ -89,6 +89,8 @@ struct Bind {
   Launch operator()(const GatherRows&) const { return cuda::bind_gather_rows(operands, stream); }
   Launch operator()(const ScatterRows& a) const { return cuda::bind_scatter_rows(a, operands, stream); }
   Launch operator()(const CrossEntropy& a) const { return cuda::bind_cross_entropy(a, operands, stream); }
+  Launch operator()(const TopTokens& a) const { return cuda::bind_top_tokens(a, operands, stream); }
+  Launch operator()(const Distillation& a) const { return cuda::bind_distillation(a, operands, stream); }
   Launch operator()(const SoftCap& a) const { return cuda::bind_soft_cap(a, operands, stream); }
   Launch operator()(const LossSum& a) const { return cuda::bind_loss_sum(a, operands, stream); }
   Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(operands, stream); }

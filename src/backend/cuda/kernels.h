@@ -56,6 +56,8 @@ Launch bind_gather_rows(Operands operands, cudaStream_t stream);
 Launch bind_scatter_rows(const ScatterRows& scatter, Operands operands, cudaStream_t stream);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands, cudaStream_t stream);
+Launch bind_top_tokens(const TopTokens& attrs, Operands operands, cudaStream_t stream);
+Launch bind_distillation(const Distillation& attrs, Operands operands, cudaStream_t stream);
 Launch bind_soft_cap(const SoftCap& attrs, Operands operands, cudaStream_t stream);
 Launch bind_loss_sum(const LossSum& sum, Operands operands, cudaStream_t stream);
 

@@ -176,7 +176,8 @@ class Compiler {
   }
 
   void lower_scorings() {
-    if (!spec_.objective.has_reference() || spec_.objective.reference == Reference::Model) return;
+    const bool is_asked = spec_.objective.has_reference() || spec_.objective.has_teacher();
+    if (!is_asked || spec_.objective.reference == Reference::Model) return;
     in_all_shapes([&] { lower_scoring(job_, add(Task::Score), spec_.cut, shape_); });
   }
 

@@ -71,6 +71,12 @@ ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int
   return ImageBuffers::of(HostArrays("images", fields).emit(e, HostTask{HostJob::FillImages, pass}));
 }
 
+TeacherRows emit_teacher(const JobContext& job, Emitter& e, int64_t tokens, int64_t pass) {
+  const auto fields = teacher_fields(tokens, job.objective.teacher_top_k);
+  const std::vector<Operand> arrays = HostArrays("teacher", fields).emit(e, HostTask{HostJob::FillTeacher, pass});
+  return {read(arrays[0]), read(arrays[1])};
+}
+
 namespace {
 
 // Returns patches' rows where images are of one size: with the class row before those of each, and their places.
@@ -122,16 +128,20 @@ LayerContext tower_context(const JobContext& job, const ImageBuffers& images, in
 }
 
 HeadParams head_params(const JobContext& job) {
-  // Log-probabilities are summed over replies and taken from one another: what bf16 rounds off would be most of that.
+  // Log-probabilities are summed over replies, and taken from one another or from a teacher's: what bf16 rounds off
+  // would be most of that.
   return {job.table.final_norm,
           job.table.head,
           static_cast<float>(job.model.logits_factor),
           static_cast<float>(job.model.logits_cap),
-          job.objective.weighs_rows(),
+          job.objective.has_metrics(),
           job.numerics.logits_chunk_rows,
           job.model.scores,
           job.objective.smooths_rows() ? static_cast<float>(job.objective.label_smoothing) : 0,
-          static_cast<float>(job.objective.z_loss)};
+          static_cast<float>(job.objective.z_loss),
+          {.temperature = static_cast<float>(job.objective.distill_temperature),
+           .beta = static_cast<float>(job.objective.distill_beta),
+           .share = static_cast<float>(job.objective.distill_weight)}};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
@@ -253,30 +263,48 @@ void take_loss(const JobContext& job, Emitter& e, Builder& b, Value x, const Bat
   e.op("take", HostTask{HostJob::TakeLoss}, {read(copy_to_host(e, "loss.host", all))}, Lane::Host);
 }
 
-Operand losses_on_host(const JobContext& job, Emitter& e, const Operand& losses) {
-  return read(copy_to_host(e, "losses.host", of_all_ranks(job, e, "losses", losses)));
+void take_distances(const JobContext& job, Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
+  const TeacherRows teacher = emit_teacher(job, e, b.tokens());
+  const Operand rows = head_distances(b, x, head_params(job), batch, teacher);
+  e.op("take", HostTask{HostJob::TakeScores}, {rows_on_host(job, e, rows)}, Lane::Host);
+}
+
+// Emits what a teacher says of each row.
+void keep_teacher(const JobContext& job, Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
+  const TeacherRows top = head_top_tokens(b, x, head_params(job), batch, job.objective.teacher_top_k);
+  const Operand ids = copy_to_host(e, "ids.host", top.ids),
+                log_probs = copy_to_host(e, "log_probs.host", top.log_probs);
+  e.op("keep", HostTask{HostJob::KeepTeacher}, {read(ids), read(log_probs)}, Lane::Host);
 }
 
 void take_scores(const JobContext& job, Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
   const Operand losses = head_losses(b, x, head_params(job), batch);
-  e.op("take", HostTask{HostJob::TakeScores}, {losses_on_host(job, e, losses)}, Lane::Host);
+  e.op("take", HostTask{HostJob::TakeScores}, {rows_on_host(job, e, losses)}, Lane::Host);
 }
 
 }  // namespace
 
+Operand rows_on_host(const JobContext& job, Emitter& e, const Operand& rows) {
+  return read(copy_to_host(e, "losses.host", of_all_ranks(job, e, "losses", flat(rows))));
+}
+
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
   lower_forward(job, program, cut, shape, true, [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
-    job.objective.weighs_rows() ? take_scores(job, e, b, x, batch) : take_loss(job, e, b, x, batch);
+    job.objective.distills()      ? take_distances(job, e, b, x, batch)
+    : job.objective.weighs_rows() ? take_scores(job, e, b, x, batch)
+                                  : take_loss(job, e, b, x, batch);
   });
 }
 
 void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
   lower_forward(job, program, cut, shape, job.objective.reference == Reference::Adapter,
-                [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) { take_scores(job, e, b, x, batch); });
+                [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
+                  job.objective.has_teacher() ? keep_teacher(job, e, b, x, batch) : take_scores(job, e, b, x, batch);
+                });
 }
 
 RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losses, int64_t pass) {
-  const Operand scores = losses_on_host(job, e, losses);
+  const Operand scores = rows_on_host(job, e, losses);
   const HostArrays arrays("weights",
                           std::array{ArrayField{DType::F32, losses.shape}, ArrayField{DType::F32, losses.shape}});
   const std::vector<Operand> weighed = arrays.emit(e, HostTask{HostJob::WeighRows, pass}, {scores});

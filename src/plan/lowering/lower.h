@@ -9,13 +9,20 @@ namespace snug {
 
 // Emits one pass of evaluation. It hands the summed loss of each rank, by rank, to the host (HostJob::TakeLoss), which
 // adds them one after the other: that is the sum of one rank that makes as many passes. Of an objective that weighs
-// rows it hands over the cross-entropy of every row instead (HostJob::TakeScores).
+// rows it hands over the cross-entropy of every row instead (HostJob::TakeScores), and of one with a teacher its
+// distances.
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape);
-// Emits such a pass by the reference: the model, without its adapters unless the objective says otherwise.
+// Emits such a pass by the reference: the model, without its adapters unless the objective says otherwise. A teacher
+// hands over its most likely tokens of every row (HostJob::KeepTeacher).
 void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape);
 
 // Emits the work of the host on the cross-entropies of a pass's rows, [T] fp32 on each rank (HostJob::WeighRows).
 RowWeights emit_weighing(const JobContext& job, Emitter& e, const Operand& losses, int64_t pass);
+
+// Emits the filling of what a teacher says of a pass's rows by the host, and its copy to the device.
+TeacherRows emit_teacher(const JobContext& job, Emitter& e, int64_t tokens, int64_t pass = 0);
+// Copies numbers of a pass's rows, of every rank, to the host: [ranks, n], to be read.
+Operand rows_on_host(const JobContext& job, Emitter& e, const Operand& rows);
 
 // Emits generation: at most `tokens` new tokens go through the model, over the caches of earlier ones, and the logits
 // of one of them go to the host. Caches must have room for all `tokens`. Some of the tokens may stand for `tower_rows`.

@@ -39,6 +39,7 @@ struct Pass {
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
   std::vector<Value> inputs;                      // by layer: the residual stream that enters it
   Value x;                                        //   the residual stream where the forward stands
+  std::optional<Operand> distances{};             // of a model that learns from a teacher, on the host
 };
 
 class TrainProgram {
@@ -82,6 +83,7 @@ class TrainProgram {
     head();
     backward();
     for (const int group : unreduced_) reduce(passes_[0], group);
+    take_distances();
     emitter_.pass(passes_.size() - 1);
     updates_.finish();
     retire_later(emitter_.program(), strategy_.buffer_hold_ops);
@@ -276,13 +278,32 @@ class TrainProgram {
       const auto weigh = [&](const Operand& losses) {
         return emit_weighing(job_, emitter_, losses, static_cast<int64_t>(pass.number));
       };
-      head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first(),
-                             job_.objective.weighs_rows() ? weigh : std::function<RowWeights(const Operand&)>());
+      const HeadParams head = head_params(job_);
+      if (job_.objective.distills()) {
+        const TeacherRows teacher = emit_teacher(job_, emitter_, builder.tokens(), static_cast<int64_t>(pass.number));
+        const Operand rows =
+            head_distances_and_gradient(builder, pass.x, head, pass.batch, teacher, step_.loss, !pass.first());
+        pass.distances = rows_on_host(job_, emitter_, rows);
+      } else {
+        head_loss_and_gradient(builder, pass.x, head, pass.batch, step_.loss, !pass.first(),
+                               job_.objective.weighs_rows() ? weigh : std::function<RowWeights(const Operand&)>());
+      }
       finish_group(pass, job_.table.head_group());
       prepare_gradient(pass, group_before(layers()));
     }
     placement_.release(job_.table.head_group());
     if (job_.table.tied()) placement_.release(embedding_group());
+  }
+
+  // Hands over what was copied to the host: at the end, so that the host waits for nothing that is still to be issued.
+  void take_distances() {
+    for (const Pass& pass : passes_) {
+      if (!pass.distances) continue;
+      emitter_.pass(pass.number);
+      emitter_.scope("distances");
+      const HostTask take{HostJob::TakeScores, static_cast<int64_t>(pass.number)};
+      emitter_.op("take", take, {*pass.distances}, Lane::Host);
+    }
   }
 
   void backward() {
