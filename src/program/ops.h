@@ -154,7 +154,7 @@ struct Rope {
 struct Attention {
   HeadShape shape;
   float scale = 1;
-  int64_t longest = 0;    // keys of the longest document a pass may hold
+  int64_t longest = 0;    // keys of a document that fills its block; those of tokens have no more
   int64_t window = 0;     // tokens that a token attends to, itself the last; 0: all of its document up to itself
   float cap = 0;          // scores s become cap tanh(s / cap) (Bello et al., arXiv:1611.09940); 0: they stay
   int64_t chunk = 0;      // a document's tokens attend to none before their chunk of so many (Llama 4); 0: no chunks
