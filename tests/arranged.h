@@ -39,11 +39,13 @@ struct TinyCase {
   bool fp8_products = false;
   std::optional<double> dora{};  // the dropout of fresh adapters whose norms are trained
   Optimizer optimizer = Optimizer::AdamW;
+  bool given_embeddings = false;
 
   JobSpec job() const {
     JobSpec spec =
         dora ? dora_job() : tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
     if (spec.model.tower) spec.cut.patches = {68};  // some more than a sample has
+    spec.given_embeddings = given_embeddings;
     spec.numerics.optimizer = optimizer;
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;

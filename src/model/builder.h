@@ -70,6 +70,7 @@ using BatchBuffers = BatchArrays<Operand>;
 
 // Holds the arrays of one pass's images, on the device.
 using ImageBuffers = ImageArrays<Operand>;
+using EmbeddingBuffers = EmbeddingArrays<Operand>;
 
 // Holds numbers of rows of a table, and what sorts them for the table's gradient: arrays of tokens, or of patches.
 struct TableRows {

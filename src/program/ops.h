@@ -548,8 +548,7 @@ struct ScheduleFreeAverage {
 
 // ---- Host and disk --------------------------------------------------------------------------------------------------
 
-// Says what the CPU does to arena bytes, on the Host lane. The code that emits the op (plan/) sets its operands, and
-// the code that runs it (train/) relies on them.
+// Says what the CPU does to arena bytes, on the Host lane; plan/ emits the op with these operands, train/ does it.
 enum class HostJob : uint8_t {
   FillBatch,    // w: the arrays (tensor/batch.h) of the program's pass `index`, and their bytes; sets its counts
   FillTokens,   // w: the arrays (tensor/batch.h) of a generating pass, and the bytes they lie in
@@ -560,8 +559,9 @@ enum class HostJob : uint8_t {
   WeighRows,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32, of the program's pass `index`; w: weights
               // and losses of this rank's rows [T] fp32, and the bytes they lie in
   TakeScores,  // r: cross-entropies of every rank's loss rows [ranks, T] fp32
-  FillImages,  // w: the arrays (tensor/batch.h) of the images of the program's pass `index`, and the bytes they lie in;
-               // sets that pass's counts
+  FillImages,  // w: the arrays (tensor/batch.h) of the images of pass `index`, and the bytes they lie in; sets counts
+  FillEmbeddings,  // w: likewise, the rows that a tower made of them before
+  TakeEmbeddings,  // r: rows that the tower has made of the images that were filled in [rows, H]
 };
 struct HostTask {
   HostJob job = HostJob::FillBatch;

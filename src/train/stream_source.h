@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/batcher.h"
+#include "data/embedding_batcher.h"
 #include "data/image_batcher.h"
 #include "train/trainer.h"
 
@@ -20,10 +21,12 @@ class StreamSource : public BatchSource {
   void choose(Half half) override { half_ = half, counted_ = {}; }
   void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) override;
   void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) override;
+  void fill_embeddings(int64_t pass, const EmbeddingViews& views) override;
   const BlockStream& stream() const { return stream_; }
 
  private:
   int64_t tokens_before(int64_t pass);
+  std::vector<DocumentSpan> documents_of(int64_t pass) const;
 
   // Holds how many tokens the step's first passes have, each of them once for each rank.
   struct Counted {
@@ -31,7 +34,8 @@ class StreamSource : public BatchSource {
   };
 
   BlockStream stream_;
-  std::optional<ImageBatcher> images_;
+  std::optional<ImageBatcher> images_;  // unless embeddings are given
+  std::optional<EmbeddingBatcher> embeddings_;
   Batcher batcher_;
   int rank_;
   Half half_ = Half::Both;

@@ -66,6 +66,10 @@ void serve_batches(Session& session, BatchSource& source, std::function<int64_t(
              [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
                source.fill_images(pass_of(task.index), image_views(views), runtime);
              });
+  session.on(HostJob::FillEmbeddings,
+             [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+               source.fill_embeddings(pass_of(task.index), embedding_views(views));
+             });
 }
 
 namespace {

@@ -37,6 +37,8 @@ class BatchSource {
   // Fills a batch for pass `pass` of the step begun last, and sets the counts in its scalars.
   virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) = 0;
   virtual void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) = 0;
+  // Fills in the rows that the tower made of the pass's images, where the pass has none (JobSpec::given_embeddings).
+  virtual void fill_embeddings(int64_t pass, const EmbeddingViews& views) = 0;
 
   // Returns the shape of a pass.
   int shape_of(const Cut& cut, int64_t pass) const { return cut.shape_for(pass_tokens(pass), pass_patches(pass)); }
