@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/failure.h"
+#include "cli/image_cache.h"
 #include "cli/image_job.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -178,8 +179,8 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
 }
 
 // Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
-void begin_run(const Options& options, const Planned& planned, const std::optional<Planned>& reference,
-               const DataSummary& data, const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
+void begin_run(const Options& options, const Planned& planned, const JobsBefore& before, const DataSummary& data,
+               const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;
   if (options.overwrite) clear_run(options.out, heartbeat);
   std::filesystem::remove(out / kRunEnd);
@@ -194,7 +195,7 @@ void begin_run(const Options& options, const Planned& planned, const std::option
   effective.trace = "";
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
-  write_text(out / "plan.json", plan_json(planned, options, data, reference).dump(2, ' ', false, kReplace) + "\n");
+  write_text(out / "plan.json", plan_json(planned, options, data, before).dump(2, ' ', false, kReplace) + "\n");
   write_format(options, planned.spec, write_extra, heartbeat);
 }
 
@@ -268,12 +269,13 @@ struct Run {
   const Planned& planned;
   const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
-  const WriteExtraFiles write_extra;        // for what is exported
-  const std::string machines;               // on which the ranks are, if on several
-  const std::optional<Planned>& reference;  // of the model that --reference names
-  DirectoryOwner* const owner;              // in the first process only
-  std::atomic<bool> begun = false;          // the contents of --out are this run's
-  std::atomic<bool> lost = false;           // and by now another's
+  const WriteExtraFiles write_extra;  // for what is exported
+  const std::string machines;         // on which the ranks are, if on several
+  const JobsBefore& before;
+  const ImageCache& cache;
+  DirectoryOwner* const owner;      // in the first process only
+  std::atomic<bool> begun = false;  // the contents of --out are this run's
+  std::atomic<bool> lost = false;   // and by now another's
 };
 
 // Throws DeviceError if another process has taken --out over.
@@ -313,7 +315,7 @@ Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<
 // Says what is about to run, and all that is noted of it.
 void say_plan(const Run& run, const BlockStream& data, const BlockStream* validation) {
   const Options& options = run.options;
-  log_line(plan_text(run.planned, options, summarise(data), run.reference));
+  log_line(plan_text(run.planned, options, summarise(data), run.before));
   if (!run.machines.empty()) log_line(run.machines);
   say_lines(run.corpus.notes);
   if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
@@ -378,6 +380,20 @@ bool stops_at(Run& run, const RunObjective& objective, const FoundReferences& re
   return true;
 }
 
+// Runs the jobs that go before the run. Returns whether it was interrupted before all is done: then it keeps the rest.
+bool stops_before(Run& run, RunObjective& objective, const ReferenceOptions& of_reference, int rank, int place,
+                  Comm* comm) {
+  const JobsBefore& before = run.before;
+  if (before.embedding && embed_before(*before.embedding, run.cache, run.corpus, run.options, rank, place, comm,
+                                       of_reference.interrupted)) {
+    if (comm) comm->barrier("the end of an interrupted run");
+    return true;
+  }
+  return before.reference &&
+         stops_at(run, objective,
+                  objective.find_references_by(*before.reference, run.options, rank, place, comm, of_reference), comm);
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -404,14 +420,12 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                                         require_owned(run);
                                         objective.keep_references();
                                       }};
-  if (run.reference &&
-      stops_at(run, objective, objective.find_references_by(*run.reference, options, rank, place, comm, of_reference),
-               comm))
-    return 130;
+  if (stops_before(run, objective, of_reference, rank, place, comm)) return 130;
   Session session = rank_session(run.planned, options, rank, place, comm);
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
-  if (!run.reference && stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
+  if (!run.before.reference &&
+      stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
     return 130;
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   connect(trainer_options, run, objective, held_out);
@@ -427,7 +441,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps)
-    begin_run(options, run.planned, run.reference, summarise(data.stream()), run.write_extra, heartbeat);
+    begin_run(options, run.planned, run.before, summarise(data.stream()), run.write_extra, heartbeat);
   session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
   if (reports) objective.keep_references();
@@ -524,7 +538,10 @@ int train_command(Options options, const CommandFlags& flags) {
     spec.pad_token = pad_token_of(options, all);
   }
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
-  const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
+  const ImageCache cache = find_image_cache(spec, corpus, options, target, PlanMode::Run, comm.get());
+  use_image_cache(cache, spec, corpus, options);
+  const JobsBefore before{plan_reference(spec, options, comm.get()),
+                          plan_embedding(cache, spec, options, target, PlanMode::Run, comm.get())};
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
@@ -541,7 +558,8 @@ int train_command(Options options, const CommandFlags& flags) {
           guard,
           write_prompt_format(options, corpus, planned.spec),
           comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
-          reference,
+          before,
+          cache,
           owner.get()};
   try {
     const int code = run_ranks(
