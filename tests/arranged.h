@@ -39,6 +39,7 @@ struct TinyCase {
   bool fp8_products = false;
   std::optional<double> dora{};  // the dropout of fresh adapters whose norms are trained
   Optimizer optimizer = Optimizer::AdamW;
+  bool given_embeddings = false;
 
   JobSpec job() const {
     JobSpec spec =
@@ -46,6 +47,7 @@ struct TinyCase {
     // Some more than a sample has.
     const TowerSpec& tower = spec.model.tower;
     if (tower) spec.cut.patches = {tower.image_side > 0 ? 3 * tower.image_patches() : 68};
+    spec.given_embeddings = given_embeddings;
     spec.numerics.optimizer = optimizer;
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;

@@ -266,6 +266,14 @@ INSTANTIATE_TEST_SUITE_P(
         TinyCase{"../vision/minicpmv", true, DType::BF16, 1, BaseFormat::Int8},
         TinyCase{"../vision/omnilmm", false, DType::F32, 2}, TinyCase{"../vision/omnilmm", false, DType::BF16, 2},
         TinyCase{"../vision/omnilmm", true, DType::BF16, 1, BaseFormat::Int8},
+        TinyCase{.family = "../vision/qwen2_5_vl",
+                 .lora = true,
+                 .compute = DType::BF16,
+                 .passes = 2,
+                 .base = BaseFormat::Nf4,
+                 .given_embeddings = true},
+        TinyCase{
+            .family = "../vision/minicpmv", .lora = true, .compute = DType::F32, .passes = 1, .given_embeddings = true},
         TinyCase{"qwen2", false, DType::BF16, 2, BaseFormat::Plain, false, std::nullopt, kScheduleFree},
         TinyCase{"llama", true, DType::F32, 2, BaseFormat::Plain, false, std::nullopt, kScheduleFree},
         TinyCase{"granite", true, DType::BF16, 1, BaseFormat::Int8, false, 0.25, kScheduleFree}));

@@ -36,10 +36,12 @@ class Images : public Cli {
     put_records();
   }
 
-  void put_records() {
+  void put_records(int times = 1) {
     std::string records;
-    for (const auto& [image, answer] : kAnswers) records += record(image, answer);
-    records += record("", "Nothing.");
+    for (int i = 0; i < times; i++) {
+      for (const auto& [image, answer] : kAnswers) records += record(image, answer);
+      records += record("", "Nothing.");
+    }
     put(at("data.jsonl"), records);
   }
 
@@ -66,6 +68,50 @@ class Images : public Cli {
     run_well(with(two, {"--max-steps", "3"}));
     run_well({"train", "run/job.yaml", "--resume", "--max-steps", "6"});
     EXPECT_EQ(losses("run"), expected);
+  }
+
+  // Makes a model with weights in files, whose tower may be frozen and kept.
+  void make_base() { run_well(train({"--max-steps", "1", "--out", "base", "--freeze-vision-tower", "false"})); }
+
+  // Trains adapters of that model for four epochs, packed, texts and images in one pass.
+  static Words adapt(const Words& more) {
+    return with({"train", "--model",      "base/model", "--data",          "data.jsonl", "--image-dir",
+                 kImages, "--compute",    "fp32",       "--threads",       "1",          "--out",
+                 "run",   "--epochs",     "4",          "--cache-dir",     "cache",      "--sequence-length",
+                 "128",   "--batch-size", "4",          "--learning-rate", "1e-2"},
+                more);
+  }
+  std::string adapter(const std::string& out) const { return text_of(at(out) / "adapter/adapter_model.safetensors"); }
+  size_t kept_rows() const {
+    size_t count = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(at("cache/images")))
+      count += entry.is_regular_file() && !entry.path().has_extension();
+    return count;
+  }
+
+  void expect_same_with_cache() {
+    put_records(3);
+    make_base();
+    for (const std::string compute : {"fp32", "bf16"})
+      for (const std::string ranks : {"1", "2", "4"}) {
+        SCOPED_TRACE(compute + " on " + ranks);
+        fs::remove_all(at("cache"));
+        const Words words = adapt({"--compute", compute, "--ranks", ranks, "--overwrite"});
+        run_well(with(words, {"--image-cache", "off", "--out", "without"}));
+        EXPECT_FALSE(fs::exists(at("cache/images")));
+        const Outcome first = run_well(words);
+        EXPECT_THAT(first.err, HasSubstr("of 2 images, whose rows take "));
+        EXPECT_THAT(first.err, HasSubstr("0 are in "));
+        EXPECT_THAT(first.err, HasSubstr("the rows of 2 images were made in "));
+        EXPECT_THAT(first.err, HasSubstr("the tower's weights are not held"));
+        EXPECT_EQ(kept_rows(), 2u);
+        EXPECT_EQ(losses("run"), losses("without"));
+        EXPECT_EQ(adapter("run"), adapter("without"));
+        const Outcome second = run_well(words);
+        EXPECT_THAT(second.err, HasSubstr(", 2 are in "));
+        EXPECT_THAT(second.err, ::testing::Not(HasSubstr("were made in")));
+        EXPECT_EQ(adapter("run"), adapter("without"));
+      }
   }
 
   static std::string record(const std::string& image, const std::string& answer) {
@@ -183,6 +229,31 @@ class OneSize : public OtherImages {
   }
 };
 
+// Qwen2.5-VL in small: attention within windows, so that a tower has patches in an order of its own.
+class Windows : public Images {
+ protected:
+  void SetUp() override {
+    Images::SetUp();
+    auto config = nlohmann::json::parse(text_of(at("model/config.json")));
+    config.update({{"architectures", {"Qwen2_5_VLForConditionalGeneration"}}, {"model_type", "qwen2_5_vl"}});
+    config["vision_config"] = {{"model_type", "qwen2_5_vl"},
+                               {"depth", 2},
+                               {"hidden_size", 32},
+                               {"out_hidden_size", 64},
+                               {"intermediate_size", 48},
+                               {"num_heads", 2},
+                               {"in_channels", 3},
+                               {"patch_size", 14},
+                               {"spatial_patch_size", 14},
+                               {"spatial_merge_size", 2},
+                               {"temporal_patch_size", 2},
+                               {"window_size", 56},
+                               {"fullatt_block_indexes", {1}},
+                               {"hidden_act", "silu"}};
+    put(at("model/config.json"), config.dump());
+  }
+};
+
 TEST_F(Images, AModelLearnsToAnswerFromPixels) { expect_answers(); }
 TEST_F(Slices, AModelLearnsToAnswerFromPixels) { expect_answers({"--learning-rate", "3e-3", "--max-steps", "60"}); }
 // What a block adds is normed, so that drawn patches begin as small beside it: they learn faster than the rest.
@@ -255,6 +326,11 @@ TEST_F(OneSize, PlansCountImagesOfOneSize) {
               HasSubstr("up to 18 patches a block"));  // 2 images of 9
 }
 
+// Rows that are made once train as those that every pass makes, on any number of ranks, in both formats, and go on.
+TEST_F(Images, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
+TEST_F(Slices, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
+TEST_F(Windows, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
+
 // An adapter's file holds the resampler whole where it is trained, under the names that PEFT gives it.
 TEST_F(Slices, AResamplerIsSavedBesideAnAdapterAndUsed) {
   run_well(train({"--method", "lora", "--freeze-projector", "false", "--max-steps", "4"}));
@@ -270,6 +346,104 @@ TEST_F(Slices, AResamplerIsSavedBesideAnAdapterAndUsed) {
 TEST_F(Slices, PlansCountPatchesOfViewsWhereThereIsNoData) {
   EXPECT_THAT(run_well({"plan", "--model", "model", "--image-tokens", "9", "--sequence-length", "64"}).out,
               HasSubstr("up to 12 patches a block"));  // 3 views of 4
+}
+
+// What a process has made of images stays, whatever ends it; and a run goes on from a checkpoint with rows that are
+// given, or without them, to the same end.
+TEST_F(Images, RowsAreMadeAgainWhereTheyAreNotWholeAndARunGoesOnWithThemOrWithout) {
+  put_records(3);
+  make_base();
+  const Words words = adapt({"--ranks", "2", "--save-every", "2"});
+  run_well(words);
+  const std::string expected = adapter("run");
+  const std::vector<double> all = losses("run");
+  ASSERT_GE(all.size(), 6u);
+  fs::remove_all(at("run"));
+  for (const auto& entry : fs::recursive_directory_iterator(at("cache/images")))
+    if (entry.is_regular_file() && !entry.path().has_extension()) {
+      fs::resize_file(entry.path(), 100);  // one is not whole
+      break;
+    }
+  EXPECT_THAT(run_well(with(words, {"--max-steps", "4", "--schedule", "constant"})).err,
+              HasSubstr("the rows of 1 image were made in "));
+  for (const char* cache : {"off", "on"}) {
+    fs::remove_all(at("copy"));
+    fs::copy(at("run"), at("copy"), fs::copy_options::recursive);
+    const Outcome resumed =
+        run_well({"train", "copy/job.yaml", "--out", "copy", "--resume", "--max-steps", "6", "--image-cache", cache});
+    EXPECT_THAT(resumed.err, HasSubstr("goes on after step 4"));
+    if (std::string(cache) == "off") fs::rename(at("copy"), at("off"));
+  }
+  EXPECT_EQ(losses("copy"), losses("off"));
+  EXPECT_EQ(adapter("copy"), adapter("off"));
+}
+
+// An image's bytes, the projector's and how pictures are cut each make other rows; texts of the data do not.
+TEST_F(Images, AnotherImageOrProjectorOrSizeIsNoticed) {
+  fs::create_directory(at("own"));
+  for (const auto& [image, answer] : kAnswers) fs::copy_file(kImages / image, at("own") / image);
+  make_base();
+  const Words words = adapt({"--image-dir", "own", "--overwrite"});
+  const auto made = [&](const Words& more = {}) {
+    const std::string err = run_well(with(words, more)).err;
+    const size_t place = err.find("the rows of ");
+    return place == err.npos ? 0 : std::stoi(err.substr(place + 12));
+  };
+  EXPECT_EQ(made(), 2);
+  EXPECT_EQ(made(), 0);
+  put_records(2);
+  EXPECT_EQ(made(), 0);
+  fs::copy_file(kImages / "rgb8.png", at("own/444.jpg.png"));
+  put(at("data.jsonl"), text_of(at("data.jsonl")) + record("444.jpg.png", "Again."));
+  EXPECT_EQ(made(), 0);  // the same bytes under another name
+  std::string jpeg = text_of(at("own/444.jpg"));
+  put(at("own/444.jpg"), jpeg + "more");  // behind the picture's end
+  EXPECT_EQ(made(), 1);
+  EXPECT_EQ(made({"--image-min-pixels", "7840"}), 2);
+  const fs::path weights = at("base/model/model.safetensors");
+  std::string file = text_of(weights);
+  const size_t header = 8 + *reinterpret_cast<const uint64_t*>(file.data());
+  const auto tensors = nlohmann::json::parse(file.substr(8, header - 8));
+  const auto place = tensors["model.visual.merger.mlp.0.weight"]["data_offsets"][0].get<size_t>();
+  file[header + place + 2] = static_cast<char>(file[header + place + 2] ^ 0x20);
+  put(weights, file);
+  EXPECT_EQ(made(), 2);
+}
+
+// Of data that is gone through once nothing is kept unless that is asked for; but rows that are there are used.
+TEST_F(Images, RowsAreKeptWhereTheyAreUsedAgain) {
+  make_base();
+  const Words once = adapt({"--epochs", "1", "--overwrite"});
+  EXPECT_THAT(run_well(once).err, HasSubstr("the data is gone through once"));
+  EXPECT_FALSE(fs::exists(at("cache/images")));
+  EXPECT_THAT(run_well(with(once, {"--image-cache", "on"})).err, HasSubstr("the rows of 2 images were made"));
+  EXPECT_THAT(run_well(once).err, HasSubstr(", 2 are in "));
+  const Outcome full = run_well(adapt({"--overwrite", "--disk-memory", "8KiB"}));
+  EXPECT_THAT(full.err, HasSubstr("and a quarter of --disk-memory is 2.0 KiB; passes make the rows"));
+  const Outcome refused = run(adapt({"--overwrite", "--disk-memory", "2KiB", "--image-cache", "on"}));
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("--disk-memory is 2.0 KiB; --cache-dir names another disk"));
+  const Outcome trained = run(adapt({"--overwrite", "--freeze-projector", "false", "--image-cache", "on"}));
+  EXPECT_EQ(trained.code, 2) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("image_cache: found on, expected auto or off"));
+}
+
+// What the plan says is what the run takes, and neither the tower's weights nor its passes are in it.
+TEST_F(Images, PlansSayWhatRowsTake) {
+  make_base();
+  Words words = adapt({});
+  words[0] = "plan";
+  const auto plan = [&](const Words& more) { return nlohmann::json::parse(run_well(with(words, more)).out); };
+  const auto with_rows = plan({"--json"}), without = plan({"--json", "--image-cache", "off"});
+  EXPECT_LT(with_rows["device_bytes"], without["device_bytes"]);
+  EXPECT_GT(with_rows["image_rows"]["device_bytes"], 0);
+  EXPECT_FALSE(without.contains("image_rows"));
+  EXPECT_FALSE(fs::exists(at("cache/images")));  // a plan makes nothing
+  EXPECT_THAT(run_well(words).out, HasSubstr("the tower makes those that are missing by itself"));
+  const auto result = nlohmann::json::parse(run_well(adapt({"--json"})).out);
+  EXPECT_EQ(result["ranks"][0]["device_bytes"], with_rows["ranks"][0]["device_bytes"]);
+  EXPECT_EQ(result["ranks"][0]["host_bytes"], with_rows["ranks"][0]["host_bytes"]);
+  EXPECT_FALSE(plan({"--json"}).contains("image_rows"));  // they are there now
 }
 
 TEST_F(Images, WhatIsNotThereIsRefused) {

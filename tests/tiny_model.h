@@ -253,6 +253,40 @@ struct StepResult {
   bool operator==(const StepResult&) const = default;
 };
 
+// Rows that a tower makes of a sample's images, by the token whose place each takes.
+using TinyEmbeddings = std::map<int32_t, std::vector<std::byte>>;
+
+// They are made by a job of their own, whose passes have other patches than those of the job that they are for.
+inline TinyEmbeddings embedded(const JobSpec& of, const TinySample& sample) {
+  JobSpec spec;
+  spec.purpose = Purpose::Embed;
+  spec.model = of.model;
+  spec.numerics = of.numerics;
+  spec.table = full_parameters(of.model, false);
+  const auto& patches = std::get<TensorPlace>(of.sources.params[static_cast<size_t>(of.table.patches.weight)]);
+  const std::filesystem::path folder = of.sources.files[static_cast<size_t>(patches.file)].parent_path();
+  store_as_files_do(spec.table, folder);
+  spec.sources = find_sources(spec.table, {folder, false, 1, std::nullopt});
+  spec.strategy = plain_strategy(spec.table);
+  spec.cut = {.sequence_length = std::ssize(sample.ids), .patches = of.cut.patches};
+  Session session(spec, 1);
+  session.load();
+  std::vector<int32_t> places;
+  TinyEmbeddings rows;
+  session.on(HostJob::FillImages, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
+    const ImageViews arrays = image_views(views);
+    fill_images({sample}, std::ssize(sample.ids), true, spec.model, arrays, runtime);
+    places.assign(arrays.places.begin(), arrays.places.end());
+  });
+  session.on(HostJob::TakeEmbeddings, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    const size_t bytes = static_cast<size_t>(views[0].cols()) * element_bytes(views[0].dtype);
+    for (size_t r = 0; r < places.size(); r++)
+      if (places[r] >= 0) rows[places[r]].assign(views[0].data + r * bytes, views[0].data + (r + 1) * bytes);
+  });
+  session.run(Task::Embed);
+  return rows;
+}
+
 // Steps of a session over given samples.
 class TinyTrainer {
  public:
@@ -269,6 +303,10 @@ class TinyTrainer {
           fill_images(batches_[static_cast<size_t>(first_pass_ + task.index)], session_.spec().cut.sequence_length,
                       packed_, session_.spec().model, image_views(views), runtime);
         });
+    session.on(HostJob::FillEmbeddings,
+               [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+                 fill_embeddings(batches_[static_cast<size_t>(first_pass_ + task.index)], embedding_views(views));
+               });
     session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
     });
@@ -332,7 +370,24 @@ class TinyTrainer {
   void scale(double factor) { loss_factor_ = factor; }
 
  private:
+  void fill_embeddings(const std::vector<TinySample>& samples, const EmbeddingViews& views) {
+    std::ranges::fill(views.places, -1);
+    size_t row = 0;
+    int64_t at = 0;
+    for (size_t s = 0; s < samples.size(); s++) {
+      if (!packed_) at = static_cast<int64_t>(s) * session_.spec().cut.sequence_length;
+      if (!samples[s].images.empty() && !embedded_.contains(samples[s].ids))
+        embedded_[samples[s].ids] = embedded(session_.spec(), samples[s]);
+      for (const auto& [token, bytes] : embedded_[samples[s].ids]) {
+        std::ranges::copy(bytes, views.rows.data + row * bytes.size());
+        views.places[row++] = static_cast<int32_t>(at + token);
+      }
+      at += std::ssize(samples[s].ids);
+    }
+  }
+
   Session& session_;
+  std::map<std::vector<int32_t>, TinyEmbeddings> embedded_;  // by the ids of a sample
   bool packed_ = false;
   std::vector<std::vector<TinySample>> batches_;  // by pass of the step
   int64_t first_pass_ = 0;                        // of the program that runs

@@ -312,6 +312,8 @@ void File::sync() {
   if (mode_ == IoMode::Direct) ::posix_fadvise(cached_, 0, 0, POSIX_FADV_DONTNEED);
 }
 
+void File::read_ahead() const { ::posix_fadvise(cached_, 0, 0, POSIX_FADV_WILLNEED); }
+
 fs::path partial_name(const fs::path& path) { return with_suffix(path, ".partial"); }
 
 bool is_file(const fs::path& path) {

@@ -52,6 +52,8 @@ class File {
 
   // Fills all of `out` from `offset`; throws DeviceError if the file ends before.
   void read(uint64_t offset, std::span<std::byte> out) const;
+  // Has the system read all of the file into its page cache, without waiting for that.
+  void read_ahead() const;
   // Reads as read() does, but the file may end inside the range, as with aligned ranges that reach past the end.
   // Returns the bytes read.
   uint64_t read_to_end(uint64_t offset, std::span<std::byte> out) const;

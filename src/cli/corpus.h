@@ -2,6 +2,7 @@
 #pragma once
 
 #include <list>
+#include <memory>
 
 #include "base/fields.h"
 #include "cli/plan_report.h"
@@ -22,10 +23,11 @@ struct Corpus {
   std::vector<uint32_t> training_samples, validation_samples;
   // List the samples by what --data and --validation name, where that is several files or directories.
   std::vector<NamedSamples> training_parts, validation_parts;
-  PromptFormat prompt_format;        // for data that is not tokens already
-  std::optional<ImageInput> images;  // what the model takes; nothing: none
-  std::vector<std::string> notes;    // lines for the user about data and format
-  uint64_t cache_bytes = 0;          // of token ids that are kept (cli/token_cache.h), for Options::disk_taken
+  PromptFormat prompt_format;                           // for data that is not tokens already
+  std::optional<ImageInput> images;                     // what the model takes; nothing: none
+  std::vector<std::string> notes;                       // lines for the user about data and format
+  std::shared_ptr<const ImageEmbeddings> embeddings{};  // what passes are given of images (cli/image_cache.h)
+  uint64_t cache_bytes = 0;  // of token ids that are kept (cli/token_cache.h), for Options::disk_taken
 
   const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
   bool validates() const { return !validation_samples.empty(); }

@@ -7,6 +7,7 @@
 #include "base/say.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
+#include "cli/image_cache.h"
 #include "cli/image_job.h"
 #include "cli/images.h"
 #include "cli/inputs.h"
@@ -67,17 +68,19 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 
 namespace {
 
-// Throws CapacityError unless the job fits, and the model that scores its data before, if there is one.
-void require_all_fit(const Planned& planned, const std::optional<Planned>& reference, const Options& options) {
+// Throws CapacityError unless the job fits, and those that go before it.
+void require_all_fit(const Planned& planned, const JobsBefore& before, const Options& options) {
+  const auto require = [&](const std::optional<Planned>& job, const std::string& what) {
+    if (job) try {
+        require_fit(*job, options);
+      } catch (const CapacityError& error) {
+        throw CapacityError(fmt::format("{}: {}", what, error.what()));
+      }
+  };
   require_fit(planned, options);
-  if (!reference) return;
-  try {
-    require_fit(*reference, options);
-  } catch (const CapacityError& error) {
-    const bool teaches = !options.teacher.empty();
-    throw CapacityError(fmt::format("{} {}: {}", teaches ? "teacher" : "reference",
-                                    teaches ? options.teacher : options.reference, error.what()));
-  }
+  const bool teaches = !options.teacher.empty();
+  require(before.reference, teaches ? "teacher " + options.teacher : "reference " + options.reference);
+  require(before.embedding, "the rows of images");
 }
 
 }  // namespace
@@ -105,7 +108,10 @@ int plan_command(Options options, const CommandFlags& flags) {
   if (options.data.empty()) options.block_patches = patches_of_tokens(options);
   JobSpec spec = make_job(options, Purpose::Train);
   if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
-  const std::optional<Planned> reference = look_at_reference(spec, options, target);
+  const ImageCache cache = find_image_cache(spec, corpus, options, target, PlanMode::Look, nullptr);
+  use_image_cache(cache, spec, corpus, options);
+  const JobsBefore before{look_at_reference(spec, options, target),
+                          plan_embedding(cache, spec, options, target, PlanMode::Look, nullptr)};
   const Planned planned =
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
@@ -113,18 +119,18 @@ int plan_command(Options options, const CommandFlags& flags) {
   say_lines(options_without_effect(options, {.cut = planned.spec.cut}));
   say_notes(planned.spec);
   if (flags.json) {
-    nlohmann::ordered_json json = plan_json(planned, options, summary, reference);
+    nlohmann::ordered_json json = plan_json(planned, options, summary, before);
     try {
-      require_all_fit(planned, reference, options);
+      require_all_fit(planned, before, options);
     } catch (const CapacityError& error) {
       json["reason"] = error.what();
     }
     fmt::print("{}\n", json.dump(2, ' ', false, kReplace));
     return json.contains("reason") ? 3 : 0;
   }
-  fmt::print("{}", plan_text(planned, options, summary, reference));
+  fmt::print("{}", plan_text(planned, options, summary, before));
   if (flags.verbose) fmt::print("{}", kernels_text(planned));
-  require_all_fit(planned, reference, options);
+  require_all_fit(planned, before, options);
   return 0;
 }
 

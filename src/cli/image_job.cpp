@@ -95,7 +95,9 @@ ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
 
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const Options& options) {
   if (options.block_patches == 0) return std::nullopt;
-  return image_batches(corpus.images.value(), model_config_of(options).spec);
+  ImageBatches batches = image_batches(corpus.images.value(), model_config_of(options).spec);
+  batches.embeddings = corpus.embeddings.get();
+  return batches;
 }
 
 }  // namespace snug

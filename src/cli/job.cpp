@@ -207,6 +207,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   spec.cut.sequence_length = options.sequence_length;
   spec.cut.patches = patch_shapes(options, spec);
   spec.strategy = plain_strategy(spec.table);
+  spec.given_embeddings = options.given_embeddings;
   return spec;
 }
 

@@ -131,6 +131,7 @@ Caps caps_of(const Options& options, const Target& target, PlanMode mode, const 
   // Token ids that are kept are among what --disk-memory allows; what is free is counted without them.
   std::optional<uint64_t> disk_memory = options.disk_memory;
   if (disk_memory && !other_machine) *disk_memory -= std::min(*disk_memory, options.disk_taken);
+  if (!other_machine) found.disk -= std::min(found.disk, options.disk_wanted);
   caps.disk_bytes = cap(disk_memory, found.disk, look);
   const bool named = other_machine && builtin_machine(options.machine);
   caps.host_is_assumed = named && !options.host_memory;

@@ -51,7 +51,7 @@ void add_of_training(const Options& options, const Cut& cut, Reasons& reasons) {
     reasons.emplace_back("reduce_every", cut.ranks == 1 ? "there is one rank" : "a step has one pass");
   if (cut.patches.empty())
     for (const char* key :
-         {"freeze_vision_tower", "freeze_projector", "learning_rate_vision", "learning_rate_projector"})
+         {"freeze_vision_tower", "freeze_projector", "learning_rate_vision", "learning_rate_projector", "image_cache"})
       reasons.emplace_back(key, "no images go through a tower");
   if (options.order == "layer" && cut.passes == 1) reasons.emplace_back("order", "a step has one pass");
 }

@@ -79,6 +79,10 @@ std::vector<OptionSpec> image_specs() {
                           "Qwen2-VL: smaller images are enlarged to this (preprocessor_config.json's)", kMostPixels),
       open_integer_option("image_max_pixels", &O::image_max_pixels,
                           "Qwen2-VL: larger images are reduced to this (preprocessor_config.json's)", kMostPixels),
+      word_option(
+          "image_cache", &O::image_cache, {"auto", "on", "off"},
+          "rows that a frozen tower makes of images are made once, and kept in cache_dir; auto: where a run looks at "
+          "its images again, or finds the rows of all"),
       integer_option("image_tokens", &O::image_tokens, 0,
                      "plan without data: how many of a block's tokens stand for images (0)"),
       open_integer_option("max_slices", &O::max_slices,

@@ -35,6 +35,8 @@ struct Options {
   uint64_t disk_taken = 0;  // of disk_memory, by what is kept of the data; no option, but what note_found() has found
   uint64_t teacher_bytes = 0;  // of these, by what a teacher says of the data
   int64_t block_patches = 0;   // the most of a block's images, or 0 without images; what read_corpus() has found, too
+  bool given_embeddings = false;  // JobSpec::given_embeddings; what find_image_cache() has found
+  uint64_t disk_wanted = 0;       // of what is free, by rows of images that the run will write before its first step
   std::vector<AddedToken> new_tokens;  // what find_new_tokens() makes of the next two
   std::vector<std::string> add_tokens, add_special_tokens;
   std::string objective = "sft";
@@ -45,8 +47,9 @@ struct Options {
   std::optional<int64_t> max_samples;
   std::string chat_template = "auto", train_on = "assistant", thinking = "keep", long_samples = "cut";
   std::string text_split = "document";
-  int64_t image_tokens = 0;                                               // plan without data: of a block's images
-  std::string image_dir;                                                  // empty: the folder of each file of data
+  int64_t image_tokens = 0;  // plan without data: of a block's images
+  std::string image_dir;     // empty: the folder of each file of data
+  std::string image_cache = "auto";
   std::optional<int64_t> image_min_pixels, image_max_pixels, max_slices;  // not given: as the model's files say
   int64_t sequence_length = 2048;
   bool packing = true;

@@ -154,14 +154,15 @@ std::string short_passes_text(const Cut& cut, const DataSummary& data) {
 }
 
 // Returns "images   up to 2,916 patches a block; passes of 2,916, 732 or no patches a block, as their images need".
-std::string images_text(const Cut& cut) {
+std::string images_text(const Cut& cut, bool given) {
   if (cut.patches.empty()) return "";
   std::vector<std::string> shapes;
   for (const int64_t patches : cut.patches) shapes.push_back(patches > 0 ? grouped(patches) : "no");
   std::string last = std::move(shapes.back());
   shapes.pop_back();
-  return fmt::format("{:<13} up to {} patches a block; passes of {}{}{} patches a block, as their images need\n",
-                     "images", grouped(cut.patches[0]), fmt::join(shapes, ", "), shapes.empty() ? "" : " or ", last);
+  return fmt::format("{:<13} up to {} patches a block; passes of {}{}{} patches a block, as their images need{}\n",
+                     "images", grouped(cut.patches[0]), fmt::join(shapes, ", "), shapes.empty() ? "" : " or ", last,
+                     given ? "; their rows are given, and the tower's weights are not held" : "");
 }
 
 std::string classes_text(const Planned& planned) {
@@ -374,31 +375,41 @@ std::string full_disk_text(const Planned& planned, const SavingPlan& saving, con
                      limit_text(planned, options, disk), help.empty() ? "" : "; ", help);
 }
 
-// Returns what a model takes that scores the data before the run.
-std::string reference_text(const Planned& reference, const Options& options) {
-  const std::string kept = options.teacher_bytes == 0 ? ""
-                                                      : fmt::format("{:<13} {} of disk for what it says of the data\n",
-                                                                    "", format_size(options.teacher_bytes));
-  return fmt::format(
-             "{:<13} {}, {} parameters; it scores the data by itself, and is gone before the run takes its memory: "
-             "{}\n",
-             reference.spec.objective.has_teacher() ? "teacher" : "reference", reference.spec.model.architecture,
-             grouped(reference.spec.table.count(false)), reference.shown().words) +
-         kept + memory_text(reference, options) + phases_text(reference);
+// Returns what a job takes that goes before the run, in words for what it is and for what else it takes.
+std::string before_text(std::string_view name, const std::string& what, const Planned& job, const Options& options,
+                        const std::string& more = "") {
+  return fmt::format("{:<13} {} by itself, and is gone before the run takes its memory: {}\n", name, what,
+                     job.shown().words) +
+         more + memory_text(job, options) + phases_text(job);
 }
 
-nlohmann::ordered_json reference_json(const Planned& reference, uint64_t teacher_bytes) {
-  const Forecast& f = reference.shown().forecast;
-  nlohmann::ordered_json json{{"fits", reference.fit.chosen.has_value()},
-                              {"words", reference.shown().words},
-                              {"parameters", reference.spec.table.count(false)},
-                              {"device_bytes", device_bytes(reference, f)},
-                              {"host_bytes", node_bytes(reference, f, Space::Host)},
-                              {"disk_bytes", node_bytes(reference, f, Space::Disk)},
-                              {"ranks", ranks_json(reference.fit.ranks)}};
-  if (teacher_bytes > 0) json["teacher_bytes"] = teacher_bytes;
-  for (const Forecast::Phase& phase : f.phases)
-    json["phases"][phase.name] = phase_bytes(reference, phase, Space::Device);
+std::string before_text(const JobsBefore& before, const Options& options) {
+  std::string text;
+  if (const auto& model = before.reference) {
+    const std::string kept =
+        options.teacher_bytes == 0
+            ? ""
+            : fmt::format("{:<13} {} of disk for what it says of the data\n", "", format_size(options.teacher_bytes));
+    text += before_text(model->spec.objective.has_teacher() ? "teacher" : "reference",
+                        fmt::format("{}, {} parameters; it scores the data", model->spec.model.architecture,
+                                    grouped(model->spec.table.count(false))),
+                        *model, options, kept);
+  }
+  if (before.embedding)
+    text += before_text("image rows", "the tower makes those that are missing", *before.embedding, options);
+  return text;
+}
+
+nlohmann::ordered_json before_json(const Planned& job) {
+  const Forecast& f = job.shown().forecast;
+  nlohmann::ordered_json json{{"fits", job.fit.chosen.has_value()},
+                              {"words", job.shown().words},
+                              {"parameters", job.spec.table.count(false)},
+                              {"device_bytes", device_bytes(job, f)},
+                              {"host_bytes", node_bytes(job, f, Space::Host)},
+                              {"disk_bytes", node_bytes(job, f, Space::Disk)},
+                              {"ranks", ranks_json(job.fit.ranks)}};
+  for (const Forecast::Phase& phase : f.phases) json["phases"][phase.name] = phase_bytes(job, phase, Space::Device);
   return json;
 }
 
@@ -434,7 +445,7 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
 }
 
 nlohmann::ordered_json plan_json(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
-                                 const std::optional<Planned>& reference) {
+                                 const JobsBefore& before) {
   const Arrangement& a = planned.shown();
   nlohmann::ordered_json json{{"format", 1},
                               {"fits", planned.fit.chosen.has_value()},
@@ -479,7 +490,11 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
       json["reapply_seconds"] = reapply_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
-  if (reference) json["reference"] = reference_json(*reference, options.teacher_bytes);
+  if (before.reference) {
+    json["reference"] = before_json(*before.reference);
+    if (options.teacher_bytes > 0) json["reference"]["teacher_bytes"] = options.teacher_bytes;
+  }
+  if (before.embedding) json["image_rows"] = before_json(*before.embedding);
   json["kernels"] = kernels_json(planned);
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
   json["more_memory"] = json["less_memory"] = nullptr;  // a run does not look for them
@@ -504,7 +519,7 @@ std::string use_text(const Planned& planned, const Options& options) {
 }
 
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
-                      const std::optional<Planned>& reference) {
+                      const JobsBefore& before) {
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
   std::string text =
@@ -519,7 +534,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                                             : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
                                                           a.cut.ranks > 1 ? " a rank" : ""));
   if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data);
-  text += images_text(a.cut);
+  text += images_text(a.cut, planned.spec.given_embeddings);
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);
@@ -527,7 +542,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
-  if (reference) text += reference_text(*reference, options);
+  text += before_text(before, options);
   if (planned.fit.chosen) {
     const SavingPlan saving = saving_of(planned, options, data);
     text += saved_text(saving, options) + full_disk_text(planned, saving, options);

@@ -20,10 +20,15 @@ struct DataSummary {
   }
 };
 
-// Returns what `snug plan --json` prints and plan.json holds. `reference`: the job of the model that --reference names,
-// if there is one.
+// Holds the jobs that go before a run, each by itself, and are gone before the run takes its memory: that of the model
+// that --reference names, and that of the rows of images (cli/image_cache.h).
+struct JobsBefore {
+  std::optional<Planned> reference{}, embedding{};
+};
+
+// Returns what `snug plan --json` prints and plan.json holds.
 nlohmann::ordered_json plan_json(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
-                                 const std::optional<Planned>& reference = std::nullopt);
+                                 const JobsBefore& before = {});
 
 // Returns how a model that is not trained is held, and whether that fits.
 std::string use_text(const Planned& planned, const Options& options);
@@ -36,6 +41,6 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all);
 
 // Returns a plan of training at a glance.
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data,
-                      const std::optional<Planned>& reference = std::nullopt);
+                      const JobsBefore& before = {});
 
 }  // namespace snug

@@ -39,6 +39,7 @@ Options options_of_reference(const Options& options) {
   for (std::string* none : {&other.adapter, &other.given_model, &other.given_adapter, &other.family, &other.checkpoint})
     none->clear();
   other.new_tokens.clear();
+  other.given_embeddings = false;
   other.init = "pretrained";
   other.replicas = 1;
   other.base_format.reset();

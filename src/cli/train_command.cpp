@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/failure.h"
+#include "cli/image_cache.h"
 #include "cli/image_job.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -247,12 +248,13 @@ struct Run {
   const Planned& planned;
   const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
-  const WriteExtraFiles write_extra;        // for what is exported
-  const std::string machines;               // on which the ranks are, if on several
-  const std::optional<Planned>& reference;  // of the model that --reference names
-  DirectoryOwner* const owner;              // in the first process only
-  std::atomic<bool> begun = false;          // the contents of --out are this run's
-  std::atomic<bool> lost = false;           // and by now another's
+  const WriteExtraFiles write_extra;  // for what is exported
+  const std::string machines;         // on which the ranks are, if on several
+  const JobsBefore& before;
+  const ImageCache& cache;
+  DirectoryOwner* const owner;      // in the first process only
+  std::atomic<bool> begun = false;  // the contents of --out are this run's
+  std::atomic<bool> lost = false;   // and by now another's
 };
 
 // Throws DeviceError if another process has taken --out over.
@@ -284,7 +286,7 @@ void begin_run(const Run& run, const DataSummary& data, const std::filesystem::p
   effective.trace = "";
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
-  write_text(out / "plan.json", plan_json(planned, options, data, run.reference).dump(2, ' ', false, kReplace) + "\n");
+  write_text(out / "plan.json", plan_json(planned, options, data, run.before).dump(2, ' ', false, kReplace) + "\n");
   write_format(options, planned.spec, run.write_extra, heartbeat);
 }
 
@@ -315,7 +317,7 @@ Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<
 // Says what is about to run, and all that is noted of it.
 void say_plan(const Run& run, const BlockStream& data, const BlockStream* validation) {
   const Options& options = run.options;
-  log_line(plan_text(run.planned, options, summarise(data), run.reference));
+  log_line(plan_text(run.planned, options, summarise(data), run.before));
   if (!run.machines.empty()) log_line(run.machines);
   say_lines(run.corpus.notes);
   if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
@@ -380,6 +382,20 @@ bool stops_at(Run& run, const RunObjective& objective, const FoundReferences& re
   return true;
 }
 
+// Runs the jobs that go before the run. Returns whether it was interrupted before all is done: then it keeps the rest.
+bool stops_before(Run& run, RunObjective& objective, const ReferenceOptions& of_reference, int rank, int place,
+                  Comm* comm) {
+  const JobsBefore& before = run.before;
+  if (before.embedding && embed_before(*before.embedding, run.cache, run.corpus, run.options, rank, place, comm,
+                                       of_reference.interrupted)) {
+    if (comm) comm->barrier("the end of an interrupted run");
+    return true;
+  }
+  return before.reference &&
+         stops_at(run, objective,
+                  objective.find_references_by(*before.reference, run.options, rank, place, comm, of_reference), comm);
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -406,14 +422,12 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                                         require_owned(run);
                                         objective.keep_references();
                                       }};
-  if (run.reference &&
-      stops_at(run, objective, objective.find_references_by(*run.reference, options, rank, place, comm, of_reference),
-               comm))
-    return 130;
+  if (stops_before(run, objective, of_reference, rank, place, comm)) return 130;
   Session session = rank_session(run.planned, options, rank, place, comm);
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
-  if (!run.reference && stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
+  if (!run.before.reference &&
+      stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
     return 130;
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   connect(trainer_options, run, objective, held_out);
@@ -525,7 +539,10 @@ int train_command(Options options, const CommandFlags& flags) {
     spec.pad_token = pad_token_of(options, all);
   }
   spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
-  const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
+  const ImageCache cache = find_image_cache(spec, corpus, options, target, PlanMode::Run, comm.get());
+  use_image_cache(cache, spec, corpus, options);
+  const JobsBefore before{plan_reference(spec, options, comm.get()),
+                          plan_embedding(cache, spec, options, target, PlanMode::Run, comm.get())};
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
@@ -542,7 +559,8 @@ int train_command(Options options, const CommandFlags& flags) {
           guard,
           write_prompt_format(options, corpus, planned.spec),
           comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
-          reference,
+          before,
+          cache,
           owner.get()};
   try {
     const int code = run_ranks(

@@ -83,4 +83,6 @@ std::string dataset_key(const DataOptions& options, const TextEncoder& encoder) 
   return key;
 }
 
+std::string processor_key(const ImageProcessor& processor) { return key_of(processor); }
+
 }  // namespace snug

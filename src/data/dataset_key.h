@@ -11,4 +11,7 @@ namespace snug {
 // texts are equal only if all fields are.
 std::string dataset_key(const DataOptions& options, const TextEncoder& encoder);
 
+// Returns as such a text what decides the rows of patches of an image besides its bytes.
+std::string processor_key(const ImageProcessor& processor);
+
 }  // namespace snug

@@ -4,9 +4,7 @@
 #include "base/parallel.h"
 
 namespace snug {
-namespace {
 
-// Writes rows of numbers in another order, and in the views' dtype.
 void copy_rows(std::span<const float> numbers, std::span<const int64_t> order, const TensorView& out) {
   const int64_t columns = out.cols();
   dispatch_float(out.dtype, [&]<class T>() {
@@ -17,8 +15,6 @@ void copy_rows(std::span<const float> numbers, std::span<const int64_t> order, c
     });
   });
 }
-
-}  // namespace
 
 ImageBatcher::ImageBatcher(const Dataset& dataset, const ImageBatches& batches)
     : dataset_(dataset), tower_(batches.tower), rows_(dataset, batches.processor, batches.rows) {}

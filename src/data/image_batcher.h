@@ -9,12 +9,18 @@
 
 namespace snug {
 
+class ImageEmbeddings;
+
 // Says how the images of a data set become the arrays of a pass.
 struct ImageBatches {
   ImageProcessor processor;
   TowerShape tower;
   ImageRowsOptions rows;
+  const ImageEmbeddings* embeddings = nullptr;  // passes are given these, of which the tower's rows are no more made
 };
+
+// Writes rows of numbers in another order, and in the dtype of `out`: row i is row order[i] of `numbers`.
+void copy_rows(std::span<const float> numbers, std::span<const int64_t> order, const TensorView& out);
 
 // For one thread.
 class ImageBatcher {

@@ -70,6 +70,7 @@ using BatchBuffers = BatchArrays<Operand>;
 
 // Holds the arrays of one pass's images, on the device.
 using ImageBuffers = ImageArrays<Operand>;
+using EmbeddingBuffers = EmbeddingArrays<Operand>;
 
 // Holds what a teacher says of one pass's loss rows, on the device.
 using TeacherRows = TeacherArrays<Operand>;

@@ -514,8 +514,7 @@ struct ScheduleFreeAverage {
 
 // ---- Host and disk --------------------------------------------------------------------------------------------------
 
-// Says what the CPU does to arena bytes, on the Host lane. The code that emits the op (plan/) sets its operands, and
-// the code that runs it (train/) relies on them.
+// Says what the CPU does to arena bytes, on the Host lane; plan/ emits the op with these operands, train/ does it.
 enum class HostJob : uint8_t {
   FillBatch,    // w: the arrays (tensor/batch.h) of the program's pass `index`, and their bytes; sets its counts
   FillTokens,   // w: the arrays (tensor/batch.h) of a generating pass, and the bytes they lie in
@@ -531,6 +530,8 @@ enum class HostJob : uint8_t {
                // sets that pass's counts
   FillTeacher,  // w: the arrays (tensor/batch.h) of a teacher's tokens of the program's pass `index`, and their bytes
   KeepTeacher,  // r: those arrays of this rank's loss rows, as a teacher has them
+  FillEmbeddings,  // w: as FillImages, of the rows that a tower made of the images before
+  TakeEmbeddings,  // r: rows that the tower has made of the images that were filled in [rows, H]
 };
 struct HostTask {
   HostJob job = HostJob::FillBatch;

@@ -213,9 +213,9 @@ std::string_view name(Documents documents) {
 }
 
 std::string_view name(HostJob job) {
-  constexpr std::array<std::string_view, 11> kNames{"fill_batch",  "fill_tokens",  "take_metrics", "take_loss",
-                                                    "take_logits", "fill_header",  "weigh_rows",   "take_scores",
-                                                    "fill_images", "fill_teacher", "keep_teacher"};
+  constexpr std::array<std::string_view, 13> kNames{
+      "fill_batch",  "fill_tokens", "take_metrics", "take_loss",    "take_logits",     "fill_header",    "weigh_rows",
+      "take_scores", "fill_images", "fill_teacher", "keep_teacher", "fill_embeddings", "take_embeddings"};
   return kNames[static_cast<size_t>(job)];
 }
 

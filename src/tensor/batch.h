@@ -84,6 +84,18 @@ struct ImageArrays {
   }
 };
 
+// Holds the rows that a tower made of the images of a pass, in the products' dtype, where the pass has no tower.
+template <class Array>
+struct EmbeddingArrays {
+  Array rows;    // [R, H]
+  Array places;  // [R] the tokens whose places the rows take; -1 for the rows behind the last image's
+
+  static EmbeddingArrays of(std::span<const Array> a) {
+    check(a.size() >= 2, "{} arrays of embeddings, expected 2", a.size());
+    return {a[0], a[1]};
+  }
+};
+
 // Holds the arrays of a pass that generates: n tokens and their positions, the token whose logits are wanted and, where
 // some tokens stand for images, which of them take the rows that a tower made of these.
 template <class Array>
@@ -136,6 +148,10 @@ inline std::vector<ArrayField> image_fields(DType dtype, const ImageRoom& room) 
   return fields;
 }
 
+inline std::vector<ArrayField> embedding_fields(DType dtype, int64_t rows, int64_t columns) {
+  return {{dtype, {rows, columns}}, {DType::I32, {rows}}};
+}
+
 inline std::vector<ArrayField> token_fields(int64_t tokens, int64_t axes = 1, int64_t tower_rows = 0) {
   const ArrayField ids{DType::I32, {tokens}};
   std::vector<ArrayField> fields{ids, axes == 1 ? ids : ArrayField{DType::I32, {axes, tokens}}, {DType::I32, {1}}};
@@ -146,6 +162,12 @@ inline std::vector<ArrayField> token_fields(int64_t tokens, int64_t axes = 1, in
 inline std::vector<ArrayField> teacher_fields(int64_t tokens, int64_t top_k) {
   return {{DType::I32, {tokens, top_k}}, {DType::F32, {tokens, top_k + 1}}};
 }
+
+// Holds the rows of HostJob::FillEmbeddings, to be written.
+struct EmbeddingViews {
+  TensorView rows;
+  std::span<int32_t> places;
+};
 
 // Numbers of the arrays, to be written.
 using TeacherViews = TeacherArrays<std::span<int32_t>, std::span<float>>;
@@ -172,6 +194,11 @@ inline TokenViews token_views(std::span<const TensorView> views) {
   const auto arrays = TokenArrays<TensorView>::of(views, places);
   return {numbers_of<int32_t>(arrays.ids), numbers_of<int32_t>(arrays.positions), numbers_of<int32_t>(arrays.row),
           places ? numbers_of<int32_t>(arrays.places) : std::span<int32_t>()};
+}
+
+inline EmbeddingViews embedding_views(std::span<const TensorView> views) {
+  const auto arrays = EmbeddingArrays<TensorView>::of(views);
+  return {arrays.rows, numbers_of<int32_t>(arrays.places)};
 }
 
 }  // namespace snug

@@ -12,14 +12,17 @@ StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selecti
       batcher_(dataset, shape.micro_batch, packing.sequence_length, packing.pools,
                images ? images->tower : TowerShape{}),
       rank_(rank) {
-  if (images) images_.emplace(dataset, *images);
+  if (images && images->embeddings)
+    embeddings_.emplace(dataset, *images->embeddings);
+  else if (images)
+    images_.emplace(dataset, *images);
 }
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {
   stream_.seek(step - 1);
   counted_ = {};
-  if (images_) {
-    // Those of this step, then those of the next, which are decoded meanwhile.
+  if (images_ || embeddings_) {
+    // Those of this step, then those of the next, which are decoded, or read, meanwhile.
     const StepShape& shape = stream_.shape();
     std::vector<DocumentSpan> documents;
     for (const auto block_of : {&BlockStream::block, &BlockStream::next_block})
@@ -27,7 +30,7 @@ BatchSource::Step StreamSource::begin_step(int64_t step) {
         for (int64_t i = 0; i < shape.micro_batch; i++)
           for_each_of((stream_.*block_of)(pass, rank_, i), half_,
                       [&](const DocumentSpan& document) { documents.push_back(document); });
-    images_->expect(documents);
+    images_ ? images_->expect(documents) : embeddings_->expect(documents);
   }
   return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch(), stream_.samples()};
 }
@@ -57,11 +60,7 @@ int64_t StreamSource::tokens_before(int64_t pass) {
 
 void StreamSource::fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) {
   check(images_.has_value(), "images of a source that has none");
-  std::vector<DocumentSpan> documents;
-  for (int64_t i = 0; i < stream_.shape().micro_batch; i++)
-    for_each_of(stream_.block(pass, rank_, i), half_,
-                [&](const DocumentSpan& document) { documents.push_back(document); });
-  const ImageCounts counts = images_->fill(documents, views);
+  const ImageCounts counts = images_->fill(documents_of(pass), views);
   runtime.images = counts.images;
   runtime.image_windows = counts.windows;
   runtime.patch_segments = counts.segments;
@@ -99,6 +98,20 @@ void StreamSource::keep_teacher(int64_t pass, const TeacherViews& views, Teacher
                   [&](const DocumentSpan& document, std::span<const int32_t> ids, std::span<const float> log_probs) {
                     teacher.write(dataset_, document, ids, log_probs);
                   });
+}
+
+void StreamSource::fill_embeddings(int64_t pass, const EmbeddingViews& views) {
+  check(embeddings_.has_value(), "rows of images of a source that has none");
+  embeddings_->fill(documents_of(pass), views);
+}
+
+// Returns the documents of this rank's pass whose tokens lie end to end in its batch.
+std::vector<DocumentSpan> StreamSource::documents_of(int64_t pass) const {
+  std::vector<DocumentSpan> documents;
+  for (int64_t i = 0; i < stream_.shape().micro_batch; i++)
+    for_each_of(stream_.block(pass, rank_, i), half_,
+                [&](const DocumentSpan& document) { documents.push_back(document); });
+  return documents;
 }
 
 }  // namespace snug

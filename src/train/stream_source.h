@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/batcher.h"
+#include "data/embedding_batcher.h"
 #include "data/image_batcher.h"
 #include "train/teacher.h"
 #include "train/trainer.h"
@@ -26,6 +27,7 @@ class StreamSource : public BatchSource {
   void learn_from(const TeacherFile& teacher, int64_t vocabulary) { teacher_ = &teacher, vocabulary_ = vocabulary; }
   // Keeps what a teacher says of this rank's pass of the step begun last.
   void keep_teacher(int64_t pass, const TeacherViews& views, TeacherFile& teacher) const;
+  void fill_embeddings(int64_t pass, const EmbeddingViews& views) override;
   const BlockStream& stream() const { return stream_; }
 
  private:
@@ -34,6 +36,7 @@ class StreamSource : public BatchSource {
   // returns the number of all their rows.
   template <class Visit>
   int64_t for_each_taught(int64_t pass, const TeacherViews& views, int64_t top_k, const Visit& visit) const;
+  std::vector<DocumentSpan> documents_of(int64_t pass) const;
 
   // Holds how many tokens the step's first passes have, each of them once for each rank.
   struct Counted {
@@ -42,7 +45,8 @@ class StreamSource : public BatchSource {
 
   const Dataset& dataset_;
   BlockStream stream_;
-  std::optional<ImageBatcher> images_;
+  std::optional<ImageBatcher> images_;  // unless embeddings are given
+  std::optional<EmbeddingBatcher> embeddings_;
   Batcher batcher_;
   int rank_;
   Half half_ = Half::Both;

@@ -70,6 +70,10 @@ void serve_batches(Session& session, BatchSource& source, std::function<int64_t(
              [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
                source.fill_teacher(pass_of(task.index), teacher_views(views));
              });
+  session.on(HostJob::FillEmbeddings,
+             [&source, pass_of](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
+               source.fill_embeddings(pass_of(task.index), embedding_views(views));
+             });
 }
 
 namespace {

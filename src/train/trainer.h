@@ -39,6 +39,8 @@ class BatchSource {
   virtual void fill_images(int64_t pass, const ImageViews& views, RuntimeScalars& runtime) = 0;
   // Fills in what a teacher says of the rows of that pass.
   virtual void fill_teacher(int64_t pass, const TeacherViews& views) = 0;
+  // Fills in the rows that the tower made of the pass's images, where the pass has none (JobSpec::given_embeddings).
+  virtual void fill_embeddings(int64_t pass, const EmbeddingViews& views) = 0;
 
   // Returns the shape of a pass.
   int shape_of(const Cut& cut, int64_t pass) const { return cut.shape_for(pass_tokens(pass), pass_patches(pass)); }

@@ -1,5 +1,6 @@
 snug_test(parity_test ROOMS train)
 snug_test(vision_test ROOMS train)
+snug_test(embeddings_test ROOMS train)
 snug_test(switches_test ROOMS train)
 snug_test(support_test ROOMS train)
 target_compile_definitions(support_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")

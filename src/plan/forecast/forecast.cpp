@@ -36,6 +36,8 @@ std::string_view phase_of(Task task) {
     case Task::Decode:
     case Task::Look:
       return "generate";
+    case Task::Embed:
+      return "images";
   }
   return "";
 }

@@ -21,7 +21,7 @@ const std::map<Task, std::vector<Task>>& successors() {
   static const std::map<Task, std::vector<Task>> table{
       {Task::Load,
        {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Score, Task::Save, Task::Export, Task::Prefill,
-        Task::Decode, Task::Look}},
+        Task::Decode, Task::Look, Task::Embed}},
       {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Score, Task::Save, Task::Export}},
       {Task::Pass, {Task::Update}},
       {Task::First, {Task::Middle, Task::Last}},
@@ -41,6 +41,7 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::Prefill, {Task::Prefill, Task::Decode, Task::Look}},
       {Task::Decode, {Task::Decode, Task::Prefill, Task::Look}},
       {Task::Look, {Task::Look, Task::Prefill, Task::Decode}},
+      {Task::Embed, {Task::Embed}},
   };
   return table;
 }
@@ -91,6 +92,7 @@ class Compiler {
              spec_.numerics,
              spec_.strategy,
              spec_.objective,
+             spec_.given_embeddings,
              make_rope_table("rope_table", spec_.model.rope),
              make_local_rope_table(),
              make_query_rope_table(),
@@ -106,6 +108,9 @@ class Compiler {
           "replies scored before each step by the average of schedule-free training, not by what is trained");
     check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
           "updates in the backward speculate on nothing");
+    for (const ParamSpec& param : spec.table.params)
+      check(!(spec.given_embeddings && param.tower) || !(param.trainable || param.adapter),
+            "'{}' is trained, and so are the rows of images that are given", param.name);
   }
 
   Compiled run() {
@@ -125,6 +130,10 @@ class Compiler {
         break;
       case Purpose::Merge:
         export_as(whole_model());
+        break;
+      case Purpose::Embed:
+        lower_embedding(job_, add(Task::Embed), spec_.cut);
+        result_.passes = {Task::Embed};
         break;
     }
     link();
@@ -217,7 +226,7 @@ class Compiler {
   // Returns the table of the rows and columns of patches, which are fewer than the patches of a block; none where the
   // places of queries are those of patches too.
   std::optional<Operand> make_tower_rope_table() {
-    if (spec_.cut.patches.empty()) return std::nullopt;
+    if (spec_.cut.patches.empty() || spec_.given_embeddings) return std::nullopt;
     const LayerSpec& projector = spec_.model.projector();
     if (!projector.query_places.empty()) return std::nullopt;
     const int64_t columns =
@@ -366,10 +375,10 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 20> kNames{
+  constexpr std::array<std::string_view, 21> kNames{
       "load",          "restore", "pass",   "first",   "middle",   "last",  "pass_pending",
       "first_pending", "update",  "flush",  "reapply", "evaluate", "score", "to_average",
-      "from_average",  "save",    "export", "prefill", "decode",   "look"};
+      "from_average",  "save",    "export", "prefill", "decode",   "look",  "embed"};
   return kNames[static_cast<size_t>(task)];
 }
 
@@ -381,7 +390,9 @@ std::vector<Form> forms_of(const JobSpec& spec) {
     const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
     const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // by the files' quantisation
     const bool quantizes = spec.numerics.quantized_base() && param.linear && !param.trainable && !param.tower;
-    forms.push_back(quantizes && !left_out                                        ? Form::Quantized
+    const bool elsewhere = spec.purpose == Purpose::Embed ? !param.tower : spec.given_embeddings && param.tower;
+    forms.push_back(elsewhere                                                     ? Form::InFile
+                    : quantizes && !left_out                                      ? Form::Quantized
                     : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
                                                                                   : Form::Plain);
   }

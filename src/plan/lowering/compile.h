@@ -11,7 +11,8 @@
 
 namespace snug {
 
-enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
+// Embed: what a tower makes of images, for jobs with JobSpec::given_embeddings.
+enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge, Embed };
 
 // Holds everything that decides the programs.
 struct JobSpec {
@@ -26,6 +27,8 @@ struct JobSpec {
   Cut cut;
   Strategy strategy;
   int rank = 0;                         // of cut.ranks
+  bool given_embeddings = false;        // Train, Evaluate: passes are given what the frozen tower makes of images, of
+                                        // which no weight is held
   std::optional<SavedState> saved;      // Train: what is restored; without it, what this rank would save
   bool evaluate = false;                // Train: evaluation between steps
   int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together; cut.patches: of its images
@@ -33,7 +36,8 @@ struct JobSpec {
   std::optional<DType> export_dtype{};  // of a whole model that is written; nothing: each tensor's in the sources
 };
 
-// Returns the form of each parameter, by ParamId. A weight that is merged stays in its file unless it is quantized.
+// Returns the form of each parameter, by ParamId. A weight that is merged stays in its file unless it is quantized, and
+// so do all but the tower's where images are embedded, and the tower's where embeddings are given.
 std::vector<Form> forms_of(const JobSpec& spec);
 
 // Names what a program does. A job has the programs that its purpose needs.
@@ -58,6 +62,7 @@ enum class Task : uint8_t {
   Prefill,      // up to kPrefillTokens of a prompt into the caches, padded to that number
   Decode,       // one token
   Look,         // the images of a prompt: what the tower makes of them, for the prefills that follow
+  Embed,        // images: what the tower makes of them, for the host
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);

@@ -16,7 +16,7 @@ std::string plain_linears(const JobSpec& spec) {
   const std::vector<Form> forms = forms_of(spec);
   std::vector<std::string_view> names;
   for (size_t i = 0; i < forms.size(); i++)
-    if (spec.table.params[i].linear && forms[i] == Form::Plain) names.push_back(spec.table.params[i].name);
+    if (spec.table.params[i].linear && forms[i] != Form::Quantized) names.push_back(spec.table.params[i].name);
   return names.empty() ? ""
                        : fmt::format("{} ({})", names.size(), hex(hash_of(fmt::format("{}", fmt::join(names, " ")))));
 }

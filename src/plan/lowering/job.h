@@ -16,6 +16,7 @@ struct JobContext {
   const Numerics& numerics;
   const Strategy& strategy;
   const ObjectiveOptions& objective;
+  bool given_embeddings = false;            // JobSpec::given_embeddings
   Operand rope_table;                       // [P, columns of a head that turn] fp32, persistent
   std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
   std::optional<Operand> query_rope_table;  // of queries, where they grow with their positions

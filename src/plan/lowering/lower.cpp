@@ -71,6 +71,17 @@ ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int
   return ImageBuffers::of(HostArrays("images", fields).emit(e, HostTask{HostJob::FillImages, pass}));
 }
 
+EmbeddingBuffers emit_embeddings(const JobContext& job, Emitter& e, int64_t patches, int64_t pass) {
+  e.scope("embeddings");
+  const auto fields = embedding_fields(job.numerics.compute, job.model.tower_rows(patches),
+                                       job.table[job.table.embedding].shape.cols());
+  return EmbeddingBuffers::of(HostArrays("embeddings", fields).emit(e, HostTask{HostJob::FillEmbeddings, pass}));
+}
+
+void splice_given(Builder& b, Value x, const EmbeddingBuffers& embeddings) {
+  b.splice(x, b, b.given("image_embeddings", embeddings.rows), embeddings.places);
+}
+
 TeacherRows emit_teacher(const JobContext& job, Emitter& e, int64_t tokens, int64_t pass) {
   const auto fields = teacher_fields(tokens, job.objective.teacher_top_k);
   const std::vector<Operand> arrays = HostArrays("teacher", fields).emit(e, HostTask{HostJob::FillTeacher, pass});
@@ -244,7 +255,9 @@ void lower_forward(const JobContext& job, ProgramId program, const Cut& cut, int
   const int64_t patches = cut.patches_of(shape);
   Builder tower(e, placement, job.table, job.numerics.compute, job.model.stream_rows(patches));
   std::function<void(Value)> splice;
-  if (patches > 0) {
+  if (patches > 0 && job.given_embeddings) {
+    splice = [&b, given = emit_embeddings(job, e, patches)](Value x) { splice_given(b, x, given); };
+  } else if (patches > 0) {
     const ImageBuffers images = emit_images(job, e, patches);
     const Value rows = forward.tower(tower, images, cut.micro_batch);
     splice = [&b, &tower, rows, places = images.places](Value x) { b.splice(x, tower, rows, places); };
@@ -331,6 +344,16 @@ Operand lower_looking(const JobContext& job, ProgramId program, int64_t patches)
   e.op("keep", Copy{}, {read(tower.use(rows)), write(kept)});
   retire_later(e.program(), job.strategy.buffer_hold_ops);
   return kept;
+}
+
+void lower_embedding(const JobContext& job, ProgramId program, const Cut& cut) {
+  Emitter e(job.set, program, job.facts);
+  ProgramPlacement placement(job, e, nullptr);
+  const int64_t patches = cut.patches_of(0);
+  Builder tower(e, placement, job.table, job.numerics.compute, job.model.stream_rows(patches));
+  const Value rows = Forward(job, placement).tower(tower, emit_images(job, e, patches), cut.micro_batch);
+  e.op("take", HostTask{HostJob::TakeEmbeddings}, {read(copy_to_host(e, "rows.host", tower.use(rows)))}, Lane::Host);
+  retire_later(e.program(), job.strategy.buffer_hold_ops);
 }
 
 void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches,

@@ -30,6 +30,8 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
                       const std::optional<Operand>& tower_rows = std::nullopt);
 // Emits a tower over the images of a prompt, and returns where its rows are kept.
 Operand lower_looking(const JobContext& job, ProgramId program, int64_t patches);
+// Emits a tower over images, whose rows go to the host (HostJob::TakeEmbeddings).
+void lower_embedding(const JobContext& job, ProgramId program, const Cut& cut);
 // Returns one cache for each layer, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 
@@ -41,6 +43,10 @@ LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuf
 
 // Emits the filling of `patches` patches by the host and their copy to the device.
 ImageBuffers emit_images(const JobContext& job, Emitter& e, int64_t patches, int64_t pass = 0);
+// Emits the filling of rows that a tower made of so many patches, by the host, and their copy to the device.
+EmbeddingBuffers emit_embeddings(const JobContext& job, Emitter& e, int64_t patches, int64_t pass = 0);
+// Records that these take the places of rows of the text's embedding.
+void splice_given(Builder& b, Value x, const EmbeddingBuffers& embeddings);
 LayerContext tower_context(const JobContext& job, const ImageBuffers& images, int64_t blocks, size_t layer);
 // Records the rows of the tower's residual stream that pixels make.
 Value patch_rows(const TowerSpec& spec, Builder& tower, const ParamTable& table, const ImageBuffers& images);

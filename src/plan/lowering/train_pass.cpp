@@ -32,9 +32,10 @@ struct Pass {
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
-  std::unique_ptr<Builder> tower;  // of passes with images
+  std::unique_ptr<Builder> tower;  // of passes with images, unless embeddings are given
   ImageBuffers images;
   Value rows{};                                                   // of the tower's projector
+  std::optional<EmbeddingBuffers> embeddings;                     // of passes that are given these rows
   std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by layer: forward values that are offloaded
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
   std::vector<Value> inputs;                      // by layer: the residual stream that enters it
@@ -69,7 +70,10 @@ class TrainProgram {
       pass.batch = emit_batch(job, emitter_, cut, shape, static_cast<int64_t>(pass.number));
       pass.offloaded.resize(job.table.layers.size());
       pass.inputs.resize(job.table.layers.size());
-      if (const int64_t patches = cut.patches_of(shape)) {
+      const int64_t patches = cut.patches_of(shape);
+      if (patches > 0 && job.given_embeddings) {
+        pass.embeddings = emit_embeddings(job, emitter_, patches, static_cast<int64_t>(pass.number));
+      } else if (patches > 0) {
         pass.images = emit_images(job, emitter_, patches, static_cast<int64_t>(pass.number));
         pass.tower = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute,
                                                job.model.stream_rows(patches), job.numerics.seed);
@@ -96,7 +100,7 @@ class TrainProgram {
   int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
   int tower_layers() const { return static_cast<int>(job_.model.tower_layers()); }
   int patches_group() const { return job_.table.group_of(job_.table.patches.weight); }
-  bool has_images() const { return passes_.front().tower != nullptr; }
+  bool has_tower() const { return passes_.front().tower != nullptr; }
   // Returns the group that the backward reaches after this layer's.
   int group_before(int layer) const {
     if (layer == tower_layers()) return embedding_group();
@@ -178,7 +182,7 @@ class TrainProgram {
       for (int g = 0; g < job_.table.group_count(); g++)
         if (!in_place(g)) prepare_gradient(pass, g);
     if (pending_update_) updates_.enqueue();
-    if (has_images()) {
+    if (has_tower()) {
       prefetch_ahead(patches_group(), 1);
       for (Pass& pass : passes_) {
         Builder& builder = enter_patches(pass);
@@ -196,6 +200,7 @@ class TrainProgram {
       if (job_.numerics.neftune_alpha > 0)
         builder.embedding_noise(pass.x, pass.batch, {job_.numerics.neftune_alpha, job_.numerics.seed});
       if (pass.tower) builder.splice(pass.x, *pass.tower, pass.rows, pass.images.places);
+      if (pass.embeddings) splice_given(builder, pass.x, *pass.embeddings);
       builder.forward();
     }
     placement_.release(embedding_group());
@@ -323,7 +328,7 @@ class TrainProgram {
   }
 
   // Returns whether the backward goes on through the tower.
-  bool tower_reached() const { return has_images() && passes_.front().tower->wants_gradient(passes_.front().rows); }
+  bool tower_reached() const { return has_tower() && passes_.front().tower->wants_gradient(passes_.front().rows); }
 
   // Emits the backward of layers [first, last); returns whether what comes before them wants a gradient.
   bool backward_layers(int first, int last) {
