@@ -79,8 +79,11 @@ TEST_F(TranslateCli, JobsArePlanned) {
       const std::string key = line.substr(0, line.find(':'));
       const std::set<std::string> of_theirs{"model",   "data",   "data_format", "validation",
                                             "columns", "prompt", "adapter",     "reference"};
-      if (!of_theirs.contains(key)) text += line + "\n";
-      if (key == "objective") data = at("pairs.jsonl");
+      if (key == "teacher")
+        text += fmt::format("teacher: {}\n", (kModels / "llama").string());
+      else if (!of_theirs.contains(key))
+        text += line + "\n";
+      if (key == "objective" && !line.starts_with("objective: distill")) data = at("pairs.jsonl");
     }
     put(at("job.yaml"), text);
     const Outcome outcome =

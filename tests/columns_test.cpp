@@ -123,13 +123,13 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
   EXPECT_TRUE(refused(R"({"messages": [{"speaker": "user", "text": "a"}]})",
                       "key 'messages[0]': key 'role' is missing, found the keys \"speaker\", \"text\"; --columns "
                       "role=FIELD names it"));
-  EXPECT_TRUE(
-      refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
-              "key 'chosen': found \"b\", expected none with --objective sft: dpo, orpo, simpo and reward learn from "
-              "pairs"));
-  EXPECT_TRUE(
-      refused(R"({"prompt": "a", "completion": "b", "label": true})",
-              "key 'label': found true, expected none with --objective sft: kto learns from replies with a label"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
+                      "key 'chosen': found \"b\", expected none with --objective sft or distill: dpo, orpo, simpo and "
+                      "reward learn from "
+                      "pairs"));
+  EXPECT_TRUE(refused(
+      R"({"prompt": "a", "completion": "b", "label": true})",
+      "key 'label': found true, expected none with --objective sft or distill: kto learns from replies with a label"));
 }
 
 TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {

@@ -290,8 +290,9 @@ TEST_F(Data, RecordsOfTheWrongShapeAreRefusedWithFileLineAndKey) {
   EXPECT_TRUE(refused("a.jsonl", R"({"text": "a", "score": NaN})", "; NaN and Infinity are no JSON, which has null"));
   EXPECT_TRUE(refused("a.jsonl", R"({"conversations": [{"from": "human", "content": "a"}]})",
                       "key 'value' is missing, found the keys \"content\", \"from\"; --columns value=FIELD names it"));
-  EXPECT_TRUE(refused("a.jsonl", R"({"chosen": "a", "rejected": "b"})",
-                      "expected none with --objective sft: dpo, orpo, simpo and reward learn from pairs of replies"));
+  EXPECT_TRUE(refused(
+      "a.jsonl", R"({"chosen": "a", "rejected": "b"})",
+      "expected none with --objective sft or distill: dpo, orpo, simpo and reward learn from pairs of replies"));
 }
 
 TEST_F(Data, TokenIdsAreCheckedAgainstTheVocabulary) {

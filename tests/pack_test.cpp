@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
 #include "expect_error.h"
 #include "program/liveness.h"
 #include "program_builder.h"
@@ -237,6 +238,27 @@ TEST(Pack, StridedWritesDoNotReplaceACarriedBuffer) {
   set.programs[0].ops.push_back(set.programs[0].ops[0]);
   set.programs[0].ops.back().retire = 2;
   EXPECT_THAT(live_spans(set)[g], ElementsAre(LiveSpan{0, 0, 3}));
+}
+
+// A ring of staging buffers of many sizes, some of whose packings give each the room of the largest: whatever order
+// they are placed in, nothing is reserved beyond the last byte of a buffer.
+TEST(Pack, ReservesNothingBeyondTheLastByteOfABuffer) {
+  const Random random(1, RandomPurpose::DataOrder);
+  for (uint64_t ring = 0; ring < 200; ring++) {
+    ProgramBuilder p;
+    std::vector<BufferId> buffers;
+    for (uint64_t i = 0; i < 12; i++) {
+      buffers.push_back(p.buffer(fmt::format("{}", i), 50 + random.below(ring * 12 + i, 50)));
+      OpDraft op{.writes = {buffers[i]}};
+      if (i >= 3) op.reads = {buffers[i - 3]};
+      p.op("op", op);
+    }
+    const ProgramSet set = p.build();
+    const MemoryPlan plan = pack(set, 1);
+    uint64_t end = 0;
+    for (size_t b = 0; b < set.buffers.size(); b++) end = std::max(end, plan.offset[b] + set.buffers[b].bytes);
+    EXPECT_EQ(reserved(plan), end) << ring;
+  }
 }
 
 TEST(Pack, RefusesProgramsThatAreNotSound) {

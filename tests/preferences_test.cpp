@@ -352,9 +352,11 @@ TEST_F(Preferences, FormatsFollowTheObjective) {
   EXPECT_TRUE(refused(std::vector{raw}, "data_format: found messages, expected preference"));
   options_.shape.samples = Samples::Replies;
   options_.format = DataFormat::Preference;
-  EXPECT_TRUE(refused(std::vector{raw}, "data_format: found preference, expected another with --objective sft: dpo"));
+  EXPECT_TRUE(refused(std::vector{raw},
+                      "data_format: found preference, expected another with --objective sft or distill: dpo"));
   options_.format.reset();
-  EXPECT_TRUE(refused(std::vector{raw}, "key 'chosen': found \"a\", expected none with --objective sft: dpo, orpo"));
+  EXPECT_TRUE(
+      refused(std::vector{raw}, "key 'chosen': found \"a\", expected none with --objective sft or distill: dpo, orpo"));
   options_.shape.columns = {{"chosen", "a"}};
   EXPECT_TRUE(
       refused(std::vector{raw}, "columns: found 'chosen: a', which is a field of preferences; --objective dpo"));

@@ -43,8 +43,11 @@ TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
   } cases[] = {
       {kAll,
        {"chosen", "rejected", "margin", "score_chosen", "chosen_ids"},
-       "expected none with --objective sft: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs"},
-      {kAll, {"label", "kto_tag"}, "expected none with --objective sft: kto learns from replies with a label"},
+       "expected none with --objective sft or distill: dpo, orpo, simpo and reward learn from pairs of replies, kto "
+       "from pairs"},
+      {kAll,
+       {"label", "kto_tag"},
+       "expected none with --objective sft or distill: kto learns from replies with a label"},
       {{"text", "tokens"}, {"tools", "Tools"}, "what may be called is 'tools' of a conversation"},
       {kChats, {"tools"}, "expected a list"},
       {kChats, {"Tools"}, "expected 'tools'; --columns tools=Tools names it"},
@@ -372,7 +375,7 @@ TEST_F(Shapes, APromptAndItsCompletionAreOneConversationWithLossOnTheCompletion)
   Json trained = record;
   trained["prompt"][1]["train"] = true;
   EXPECT_THAT(read(trained), ElementsAre("<user\nq>\n<assistant\n|a>|\n<user\nr>\n<assistant\n|b>|\n"));
-  EXPECT_TRUE(refused(with(record, "chosen", "x"), "none with --objective sft"));
+  EXPECT_TRUE(refused(with(record, "chosen", "x"), "none with --objective sft or distill"));
   trained["completion"][0]["foo"] = 1;
   EXPECT_TRUE(refused(trained, "key 'completion[0].foo'"));
   // Beside messages they are fields like others.

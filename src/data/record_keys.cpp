@@ -39,9 +39,11 @@ constexpr RefusedKeys kRefused[] = {
      "response_rejected score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating "
      "preference preferred dispreferred winner loser ranking chosen_input_ids rejected_input_ids chosen_labels "
      "rejected_labels chosen_ids rejected_ids",
-     "none with --objective sft: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs too"},
+     "none with --objective sft or distill: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs "
+     "too"},
     {kReplies, "label kto_tag",
-     "none with --objective sft: kto learns from replies with a label; classes of texts are not supported yet"},
+     "none with --objective sft or distill: kto learns from replies with a label; classes of texts are not supported "
+     "yet"},
     {kAnswers,
      "chosen rejected chosen_response rejected_response chosen_messages rejected_messages response_chosen "
      "response_rejected preference preferred dispreferred winner loser ranking label labels kto_tag",

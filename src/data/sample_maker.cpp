@@ -57,7 +57,7 @@ void SampleMaker::require_format() const {
   const Samples samples = options_.shape.samples;
   const bool pairs = *options_.format == DataFormat::Preference, labelled = *options_.format == DataFormat::Labelled;
   if (samples == Samples::Replies && (pairs || labelled))
-    user_error("data_format: found {}, expected another with --objective sft: {}", name(*options_.format),
+    user_error("data_format: found {}, expected another with --objective sft or distill: {}", name(*options_.format),
                pairs ? "dpo, orpo, simpo, reward and kto learn from pairs" : "kto learns from replies with a label");
   if (samples != Samples::Replies && !pairs && !(labelled && samples == Samples::Judged))
     user_error("data_format: found {}, expected preference{}: the objective learns from {}", name(*options_.format),

@@ -119,7 +119,7 @@ class Placed {
 // Holds the arena of one space in each program, filled item by item.
 class Layout {
  public:
-  Layout(const ProgramSet& set, uint64_t floor) : floor_(floor), top_(floor) {
+  Layout(const ProgramSet& set, uint64_t floor) : floor_(floor) {
     for (const Program& program : set.programs) placed_.emplace_back(program.ops.size());
   }
 
@@ -129,16 +129,13 @@ class Layout {
     if (item.spans.size() > 1) std::ranges::sort(neighbours_, {}, &ByteSpan::offset);
     const uint64_t offset = tightest_hole(neighbours_, floor_, item.bytes);
     for (const LiveSpan& span : item.spans) placed_[span.program].add(span, {offset, offset + item.bytes});
-    top_ = std::max(top_, offset + item.bytes);
     return offset;
   }
-
-  uint64_t top() const { return top_; }
 
  private:
   std::vector<Placed> placed_;  // by program
   std::vector<ByteSpan> neighbours_;
-  uint64_t floor_, top_;
+  uint64_t floor_;
 };
 
 // Says which items are placed first, which decides how well they fit. Size is best for most programs. Slots, in issue
@@ -231,8 +228,10 @@ class Packer {
         if (order == Order::Slots) item.bytes = largest;
         offsets[i] = layout.place(item);
       }
-      if (layout.top() < reserved) {
-        reserved = layout.top();
+      uint64_t top = floor;  // of what lies there: the last slot needs no more than its items
+      for (size_t i = 0; i < items.size(); i++) top = std::max(top, offsets[i] + items[i].bytes);
+      if (top < reserved) {
+        reserved = top;
         for (size_t i = 0; i < items.size(); i++) plan_.offset[items[i].buffer] = offsets[i];
       }
       if (reserved - live_peak <= live_peak / 100) break;
