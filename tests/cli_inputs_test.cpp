@@ -136,8 +136,8 @@ TEST_F(Inputs, PreferencesAreShownAsTheObjectiveHasThem) {
             "chosen\n" + prompt + "2595\t1\t\" upon\"\nrejected\n" + prompt + "1001\t1\t\" there\"\nmargin\t0.5\n\n");
   EXPECT_THAT(shown("kto").out, ::testing::AllOf(StartsWith("desirable\n1771"), HasSubstr("\n\nundesirable\n1771")));
   const Words tokenize{"tokenize", "--model", "m", "--data", "d.jsonl"};
-  expect_refusal(tokenize,
-                 {"d.jsonl, line 1, key 'chosen'", "--objective sft: dpo, orpo, simpo and reward learn from pairs"});
+  expect_refusal(tokenize, {"d.jsonl, line 1, key 'chosen'",
+                            "--objective sft or distill: dpo, orpo, simpo and reward learn from pairs"});
   expect_refusal(with(tokenize, {"--objective", "dpo", "--train-on", "all"}),
                  {"train_on: found all with --objective dpo"});
   expect_refusal(with(tokenize, {"--objective", "ppo"}), {"objective: found 'ppo'", "sft, dpo, orpo, simpo, kto"});

@@ -450,7 +450,8 @@ TEST(HfConfig, KnownFamiliesAreNamed) {
     const Json json = parse_json(text, "x");
     return fails_with<UserError>([&] { parse_hf_config(JsonObject(json, "x"), families); }, message);
   };
-  EXPECT_TRUE(refused(R"({"model_type": "d"})", "x, key 'model_type': found \"d\", expected \"a\", \"b\" or \"c\""));
+  EXPECT_TRUE(
+      refused(R"({"model_type": "d"})", "x, key 'model_type': found \"d\", expected \"a\", \"b\" or \"c\"; --family"));
   EXPECT_TRUE(refused("{}", "x, key 'model_type': found nothing, expected \"a\""));
   EXPECT_TRUE(refused(R"({"architectures": ["DForCausalLM"]})",
                       "expected [\"AForCausalLM\"], [\"BForCausalLM\"] or [\"CForCausalLM\"]"));

@@ -126,8 +126,10 @@ size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
   if (type.empty() && !names.empty())
     config.fail("architectures",
                 either(families, [](const HfFamily& family) { return fmt::format("[\"{}\"]", family.architecture); }));
+  const std::string known =
+      either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); });
   config.fail("model_type",
-              either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); }));
+              type.empty() ? known : known + "; --family takes it for one of these, if it computes the same");
 }
 
 // Returns a size that the file leaves out: the class's number, or the number that follows from other sizes if the class
