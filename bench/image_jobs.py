@@ -25,9 +25,9 @@ import time
 
 from gpu_train import parse_until_dashes
 from gpus_rival import used_bytes
+from vision_train import FIXTURE, write_picture
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FIXTURE = ROOT / "tests" / "fixtures" / "image_text" / "qwen2_vl"
 WARMUP, SEQUENCE, MARGIN = 2, 2048, 120
 JOBS = {
     "2": {"config": "qwen2-vl-72b", "side": 768, "tokens": 729, "options": "--method lora --lora-rank 8",
@@ -58,17 +58,15 @@ def write_model(job, folder):
 
 def write_data(job, count, images, folder):
     import numpy
-    from PIL import Image
 
-    draw, noise, side = random.Random(1), numpy.random.default_rng(1), job["side"]
+    draw, noise = random.Random(1), numpy.random.default_rng(1)
     lines = []
     for number in range(count):
         length = SEQUENCE - MARGIN - (job["tokens"] if images else 0)
         reply = "".join(draw.choice("abcdefgh ") for _ in range(length))
         sample = {"messages": [{"role": "user", "content": "<image>?" if images else "?"}, {"role": "assistant", "content": reply}]}
-        if images:  # noise as coarse as photographs are
-            small = noise.integers(0, 255, (side // 8, side // 8, 3), dtype=numpy.uint8)
-            Image.fromarray(small).resize((side, side), Image.BICUBIC).save(folder / f"{number}.jpg", quality=90)
+        if images:
+            write_picture(folder / f"{number}.jpg", job["side"], noise)
             sample["images"] = [f"{number}.jpg"]
         lines.append(json.dumps(sample) + "\n")
     (folder / "data.jsonl").write_text("".join(lines))

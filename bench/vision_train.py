@@ -40,9 +40,17 @@ SHAPES = {
 }  # fmt: skip
 
 
-def write_inputs(shape, count, folder):
+def write_picture(path, side, noise):
+    """Writes a square of noise as coarse as photographs are."""
     import numpy
     from PIL import Image
+
+    small = noise.integers(0, 255, (side // 8, side // 8, 3), dtype=numpy.uint8)
+    Image.fromarray(small).resize((side, side), Image.BICUBIC).save(path, quality=90)
+
+
+def write_inputs(shape, count, folder):
+    import numpy
 
     config = TEXT | SHAPES[shape] | {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
     config["vision_config"] = {"depth": 32, "embed_dim": 1280, "hidden_size": config["hidden_size"], "num_heads": 16,
@@ -56,9 +64,7 @@ def write_inputs(shape, count, folder):
     draw, noise = random.Random(1), numpy.random.default_rng(1)
     lines = []
     for number in range(count):
-        # Noise as coarse as photographs are.
-        small = noise.integers(0, 255, (SIDE // 8, SIDE // 8, 3), dtype=numpy.uint8)
-        Image.fromarray(small).resize((SIDE, SIDE), Image.BICUBIC).save(folder / f"{number}.jpg", quality=90)
+        write_picture(folder / f"{number}.jpg", SIDE, noise)
         reply = "".join(draw.choice("abcdefgh ") for _ in range(SEQUENCE - TOKENS - 120))
         messages = [{"role": "user", "content": "<image>?"}, {"role": "assistant", "content": reply}]
         lines.append(json.dumps({"messages": messages, "images": [f"{number}.jpg"]}) + "\n")

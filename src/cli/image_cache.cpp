@@ -82,39 +82,36 @@ std::vector<KeptFile> kept_files(const fs::path& parent) {
 // Finds room for the rows of a job's images, and makes it.
 class Room {
  public:
-  Room(const ImageEmbeddings& embeddings, const fs::path& parent)
-      : parent_(parent), needed_(embeddings.bytes()), files_(kept_files(parent)) {
+  // With `all` it may be all of what is free and of --disk-memory, else a share.
+  Room(const ImageEmbeddings& embeddings, const fs::path& parent, const Options& options, bool all)
+      : parent_(parent), needed_(embeddings.bytes()), all_(all), files_(kept_files(parent)) {
     for (const NamedImage& image : embeddings.images()) own_.insert(embeddings.files().path_of(image.hash).string());
+    uint64_t held = 0;
+    for (const KeptFile& file : files_) held += file.bytes;
+    const uint64_t share = all ? 1 : kShare;
+    there_ = (free_bytes(existing_part(parent)) + held) / share;
+    allowed_ = options.disk_memory.value_or(UINT64_MAX) / share;
   }
 
   // Returns why there is none; empty if there is.
-  std::string refused(const Options& options, bool all) const {
-    uint64_t held = 0;
-    for (const KeptFile& file : files_) held += file.bytes;
-    const uint64_t share = all ? 1 : kShare, there = (free_bytes(existing_part(parent_)) + held) / share;
-    const uint64_t allowed = options.disk_memory.value_or(UINT64_MAX) / share;
-    if (needed_ <= std::min(there, allowed)) return "";
-    return fmt::format("{} take {}, and {}{} is {}", "their rows", format_size(needed_), all ? "" : "a quarter of ",
-                       allowed < there ? "--disk-memory" : fmt::format("what {} has free", parent_.string()),
-                       format_size(std::min(there, allowed)));
+  std::string refused() const {
+    if (needed_ <= most()) return "";
+    return fmt::format("their rows take {}, and {}{} is {}", format_size(needed_), all_ ? "" : "a quarter of ",
+                       allowed_ < there_ ? "--disk-memory" : fmt::format("what {} has free", parent_.string()),
+                       format_size(most()));
   }
 
   // Notes that the job's files are used now, and removes others, if all would take more than is free.
-  void make(const Options& options, bool all) const {
+  void make() const {
     std::error_code ignored;
-    uint64_t others = 0, held = 0;
-    for (const KeptFile& file : files_) {
-      held += file.bytes;
+    uint64_t others = 0;
+    for (const KeptFile& file : files_)
       if (own_.contains(file.path.string()))
         fs::last_write_time(file.path, fs::file_time_type::clock::now(), ignored);
       else
         others += file.bytes;
-    }
-    const uint64_t share = all ? 1 : kShare;
-    const uint64_t most =
-        std::min((free_bytes(existing_part(parent_)) + held) / share, options.disk_memory.value_or(UINT64_MAX) / share);
     for (const KeptFile& file : files_) {
-      if (needed_ + others <= most) break;
+      if (needed_ + others <= most()) break;
       if (own_.contains(file.path.string())) continue;
       fs::remove(file.path, ignored);
       others -= file.bytes;
@@ -122,8 +119,11 @@ class Room {
   }
 
  private:
+  uint64_t most() const { return std::min(there_, allowed_); }
+
   fs::path parent_;
-  uint64_t needed_;
+  uint64_t needed_, there_ = 0, allowed_ = 0;
+  bool all_;
   std::vector<KeptFile> files_;
   std::unordered_set<std::string> own_;
 };
@@ -161,14 +161,14 @@ ImageCache find(const JobSpec& spec, const Corpus& corpus, const Options& option
   if (!often && !missing.empty()) return without(kOnce);
   uint64_t missing_bytes = 0;
   for (const NamedImage& image : missing) missing_bytes += embeddings->files().bytes_of(image.rows);
-  const Room room(*embeddings, parent);
-  if (const std::string refused = room.refused(options, asked); !refused.empty()) {
+  const Room room(*embeddings, parent, options, asked);
+  if (const std::string refused = room.refused(); !refused.empty()) {
     if (asked) throw CapacityError(fmt::format("image_cache: {}; --cache-dir names another disk", refused));
     return without(refused);
   }
   if (mode == PlanMode::Run) {
     const FileLock alone = lock_in_cache(parent / "room");
-    room.make(options, asked);
+    room.make();
   }
   const size_t all = embeddings->images().size();
   return {

@@ -182,6 +182,15 @@ LayerSpec resampler(int64_t queries, int64_t in, int64_t width) {
           .query = "query"};
 }
 
+void expect_whole_heads(const JsonObject& vision, std::string_view key, const Sizes& sizes) {
+  if (sizes.width % sizes.heads != 0) vision.fail(key, fmt::format("a number that divides {}", sizes.width));
+}
+
+void expect_resampler_heads(const JsonObject& config, const ModelSpec& text) {
+  if (text.hidden % kResamplerHead != 0)
+    config.fail("hidden_size", fmt::format("a multiple of {}, the size of the resampler's heads", kResamplerHead));
+}
+
 }  // namespace
 
 int64_t least_patches(int64_t resolution, int64_t patch, double aspect) {
@@ -210,10 +219,8 @@ void minicpm_v(ModelSpec& text, const JsonObject& config) {
                     .inner = vision.integer("intermediate_size", 1, kMostWidth, 3072),
                     .heads = vision.integer("num_attention_heads", 1, kMostHeads, 12),
                     .depth = vision.integer("num_hidden_layers", 1, kMostLayers, 12)};
-  if (sizes.width % sizes.heads != 0)
-    vision.fail("num_attention_heads", fmt::format("a number that divides {}", sizes.width));
-  if (text.hidden % kResamplerHead != 0)
-    config.fail("hidden_size", fmt::format("a multiple of {}, the size of the resampler's heads", kResamplerHead));
+  expect_whole_heads(vision, "num_attention_heads", sizes);
+  expect_resampler_heads(config, text);
   const int64_t patch = vision.integer("patch_size", 1, kMostSide, 32);
   if (config.integer("patch_size", 1, kMostSide, patch) != patch)
     config.fail("patch_size", fmt::format("{} as vision_config says", patch));
@@ -288,9 +295,8 @@ void omnilmm(ModelSpec& text, const JsonObject& config) {
               .depth = vision.integer("depth", 2, kMostLayers, 64)};
   sizes.inner =
       static_cast<int64_t>(static_cast<double>(sizes.width) * vision.number("mlp_ratio", 0.1, 64, 15360.0 / 1792));
-  if (sizes.width % sizes.heads != 0) vision.fail("num_heads", fmt::format("a number that divides {}", sizes.width));
-  if (text.hidden % kResamplerHead != 0)
-    config.fail("hidden_size", fmt::format("a multiple of {}, the size of the resampler's heads", kResamplerHead));
+  expect_whole_heads(vision, "num_heads", sizes);
+  expect_resampler_heads(config, text);
   const int64_t patch = vision.integer("patch_size", 1, kMostSide, 14),
                 table = vision.integer("img_size", patch, kMostSide, 224) / patch,
                 queries = config.integer("num_query", 1, 1 << 16),
