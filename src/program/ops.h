@@ -448,7 +448,7 @@ struct SumRanks {
 
 // ---- Update ---------------------------------------------------------------------------------------------------------
 
-// Sums of squares of units of kUnit elements (the last may be short): g r [n], partial w [ceil(n / kUnit)] fp32.
+// Sums of squares of units of kUnit elements, each g's last may be short: up to 32 g r [n], partial w [all units] fp32.
 inline constexpr int64_t kUnit = 4096;
 struct NormPartials {};
 
