@@ -44,6 +44,12 @@ inline void add_sums(OpCases& cases) {
                        NormPartials{},
                        {in("g", t, {n}), out("partial", DType::F32, {(n + kUnit - 1) / kUnit})},
                        {}});
+  for (const DType t : kActivations)
+    cases.push_back({fmt::format("norm_partials.{}.of_four", name(t)),
+                     NormPartials{},
+                     {in("g", t, {3}), in("g", t, {2 * 4096}), in("g", t, {4097}), in("g", t, {3 * 4096 + 5}),
+                      out("partial", DType::F32, {9})},
+                     {}});
   const auto clip = [&](std::string what, float max_norm, Filling partial, double loss) {
     cases.push_back({"clip_factor." + what,
                      ClipFactor{max_norm},

@@ -442,9 +442,12 @@ struct SumRanks {
 
 // ---- Update ---------------------------------------------------------------------------------------------------------
 
-// Sums of squares of units of kUnit elements (the last may be short): g r [n], partial w [ceil(n / kUnit)] fp32.
+// Sums of squares of units of kUnit elements, of which each g's last may be short: up to kMost g r [n], partial w
+// [all units] fp32.
 inline constexpr int64_t kUnit = 4096;
-struct NormPartials {};
+struct NormPartials {
+  static constexpr size_t kMost = 32;
+};
 
 // The first `count` values of x in row order, every `block` of them (0: all; the last block may be short) added
 // pairwise in a fixed tree (neighbours, their sums, and so on; an odd one out goes up as it is), times `scale`.

@@ -415,8 +415,10 @@ class Reference {
   }
 
   void operator()(const NormPartials&) {
-    std::ranges::fill(o_[1].values, 0.0);
-    for (int64_t i = 0; i < o_[0].shape.count(); i++) o_[1][i / kUnit] += o_[0][i] * o_[0][i];
+    std::ranges::fill(o_.back().values, 0.0);
+    int64_t first = 0;
+    for (size_t g = 0; g + 1 < o_.size(); first += (o_[g++].shape.count() + kUnit - 1) / kUnit)
+      for (int64_t i = 0; i < o_[g].shape.count(); i++) o_.back()[first + i / kUnit] += o_[g][i] * o_[g][i];
   }
 
   void operator()(const ClipFactor& op) {

@@ -262,7 +262,7 @@ struct OrderedSums {
                      blocks,
                      out.dtype == DType::BF16,
                      alpha};
-    blocks += static_cast<int>(blocks_of(out.count() / 4, kThreads));
+    blocks += static_cast<int>(blocks_of(out.count(), kThreads));
   }
 };
 
@@ -271,24 +271,27 @@ __global__ void __launch_bounds__(kThreads) ordered_sum_kernel(OrderedSums all) 
   while (which + 1 < all.count && static_cast<int>(blockIdx.x) >= all.sums[which + 1].first_block) which++;
   const OrderedSum& op = all.sums[which];
   const int i = (static_cast<int>(blockIdx.x) - op.first_block) * kThreads + static_cast<int>(threadIdx.x);
-  const int groups = op.cols / 4, row = i / groups, col = i % groups * 4;
+  const int row = i / op.cols, col = i % op.cols;
   if (row >= op.rows) return;
   const int64_t elements = int64_t{op.rows} * op.cols;
-  const float* from = op.partials + int64_t{i} * 4;
-  Pack<float, 4> sum{};
-#pragma unroll 8
-  for (int p = 0; p < op.count; p++, from += elements) {
-    const auto values = load<4>(from);
+  const float* const from = op.partials + i;
+  float sum = 0;
+  // So many reads are on their way at once: where matrices are small, nothing else hides their time. Beyond the last
+  // matrix it is read again, and not added.
+  constexpr int kTogether = 16;
+  for (int first = 0; first < op.count; first += kTogether) {
+    float values[kTogether];
 #pragma unroll
-    for (int k = 0; k < 4; k++) sum[k] += values[k];
+    for (int t = 0; t < kTogether; t++) values[t] = from[min(first + t, op.count - 1) * elements];
+#pragma unroll
+    for (int t = 0; t < kTogether; t++) sum = first + t < op.count ? sum + values[t] : sum;
   }
-#pragma unroll
-  for (int k = 0; k < 4; k++) sum[k] *= op.alpha;
+  sum *= op.alpha;
   const int64_t to = row * op.stride + col;
   if (op.round)
-    save_floats<4>(reinterpret_cast<BFloat16*>(op.out) + to, sum);
+    store(reinterpret_cast<BFloat16*>(op.out)[to], sum);
   else
-    save<4>(reinterpret_cast<float*>(op.out) + to, sum);
+    reinterpret_cast<float*>(op.out)[to] = sum;
 }
 
 // ---- Binding --------------------------------------------------------------------------------------------------------

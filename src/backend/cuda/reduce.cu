@@ -29,16 +29,29 @@ struct SumRanksBody {
   }
 };
 
+// Holds the gradients of a launch.
+template <class T>
+struct Gradients {
+  const T* g[NormPartials::kMost];
+  int64_t n[NormPartials::kMost], first[NormPartials::kMost];  // elements; the first unit
+  int count;
+  int64_t units;  // of all
+};
+
 // Sums squares in the CPU's order (cpu/math.h), which has 32 lanes: lane l adds elements l, l + 32, ...; then l and l +
 // 16, ... Here a thread is N neighbouring lanes, so that it reads words, a warp has N units, and enough loads are on
 // their way to make up for their small size.
 template <int N, class T>
-__global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int64_t n, int64_t units, float* partial) {
+__global__ void __launch_bounds__(kThreads)
+    norm_partials_kernel(const __grid_constant__ Gradients<T> all, float* partial) {
   constexpr int kAcross = 32 / N, kTogether = 16;
   const int64_t unit = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kAcross;
   const int lane = static_cast<int>(threadIdx.x) % kAcross * N;
-  const int count = static_cast<int>(max(int64_t{0}, min(kUnit, n - unit * kUnit)));
-  const T* const x = g + unit * kUnit + lane;
+  int which = 0;
+  while (which + 1 < all.count && unit >= all.first[which + 1]) which++;
+  const int64_t begin = (unit - all.first[which]) * kUnit;
+  const int count = static_cast<int>(max(int64_t{0}, min(kUnit, all.n[which] - begin)));
+  const T* const x = all.g[which] + begin + lane;
   Pack<float, N> total{};
   const auto add = [&](const Pack<T, N>& values) {
 #pragma unroll
@@ -67,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int
   for (int step = N / 2; step > 0; step /= 2)
 #pragma unroll
     for (int k = 0; k < step; k++) total[k] += total[k + step];
-  if (lane == 0 && unit < units) partial[unit] = total[0];
+  if (lane == 0 && unit < all.units) partial[unit] = total[0];
 }
 
 // ---- A tree over many values: neighbours in pairs, their sums in pairs, and so on; an odd one goes up as it is ------
@@ -189,21 +202,31 @@ Launch bind_sum_ranks(const SumRanks& attrs, Operands operands, cudaStream_t str
   });
 }
 
-Launch bind_norm_partials(Operands operands, cudaStream_t stream) {
-  const TensorView g = operands.dense("g", kActivation);
-  const int64_t n = g.count(), units = ceil_div(n, kUnit);
-  float* const partial = operands.vector("partial", {DType::F32}, units).as<float>();
-  operands.done();
-  return dispatch_activation(g.dtype, [&]<class T>() {
+Launch bind_norm_partials(size_t gradients, Operands operands, cudaStream_t stream) {
+  operands.expect(gradients > 0 && gradients <= NormPartials::kMost, "found {} gradients, expected 1 to {}", gradients,
+                  NormPartials::kMost);
+  std::vector<TensorView> all;
+  for (size_t i = 0; i < gradients; i++) all.push_back(operands.dense("g", kActivation));
+  return dispatch_activation(all.at(0).dtype, [&]<class T>() {
+    Gradients<T> of{};
+    bool words = true;
+    for (const TensorView& g : all) {
+      operands.expect(g.dtype == all[0].dtype, "found gradients of two dtypes, expected one");
+      of.g[of.count] = g.as<T>();
+      of.n[of.count] = g.count();
+      of.first[of.count++] = of.units;
+      of.units += ceil_div(g.count(), kUnit);
+      words = words && reinterpret_cast<uintptr_t>(g.data) % 4 == 0;
+    }
+    float* const partial = operands.vector("partial", {DType::F32}, of.units).template as<float>();
+    operands.done();
     const auto launch = [=]<int N>() -> Launch {
       return [=](const RuntimeScalars&) {
-        norm_partials_kernel<N>
-            <<<blocks_of(units * (32 / N), kThreads), kThreads, 0, stream>>>(g.as<T>(), n, units, partial);
+        norm_partials_kernel<N><<<blocks_of(of.units * (32 / N), kThreads), kThreads, 0, stream>>>(of, partial);
         check_launch("norm_partials");
       };
     };
     constexpr int kInWord = 4 / sizeof(T);
-    const bool words = reinterpret_cast<uintptr_t>(g.data) % 4 == 0;
     return words ? launch.template operator()<kInWord>() : launch.template operator()<1>();
   });
 }

@@ -1,6 +1,7 @@
 #include "plan/lowering/update.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/rounding.h"
 #include "plan/lowering/lower.h"
@@ -33,16 +34,25 @@ void emit_partials(const JobContext& job, Emitter& emitter, int group, const Ope
   const Operand here = fetch(emitter, "gradient", gradient, Role::Gradient);
   const Span part = job.layout().part(segment.elements);
   const int64_t units = units_of(job, group).begin;
+  // Adapters are of many short runs: an op takes several of them.
+  std::vector<Operand> operands;
+  int64_t first = units, end = units;
+  const auto emit = [&](int64_t next) {
+    if (operands.empty()) return;
+    operands.push_back(write(elements(partials, first, next)));
+    emitter.op("partials", NormPartials{}, std::exchange(operands, {}), lane);
+    first = next;
+  };
   for (const Layout::Run& run : segment.runs) {
     const Span span = intersection(run.span, part);
     if (span.count() == 0) continue;
-    const int64_t first = units + (span.begin - part.begin) / kUnit;
-    emitter.scope("norm." + job.table[run.first].name);
-    emitter.op(
-        "partials", NormPartials{},
-        {read(slice(here, part.begin, span)), write(elements(partials, first, first + ceil_div(span.count(), kUnit)))},
-        lane);
+    const int64_t begin = units + (span.begin - part.begin) / kUnit;
+    if (operands.empty()) first = begin;
+    operands.push_back(read(slice(here, part.begin, span)));
+    end = begin + ceil_div(span.count(), kUnit);
+    if (operands.size() == NormPartials::kMost) emit(end);
   }
+  emit(end);
 }
 
 class Update {
