@@ -132,6 +132,38 @@ TEST(Gemm, AddsEveryCombinationOfAddendAndBias) {
               }
 }
 
+// The library has only its reference for a part of a wider result with most of what may come after the sums; a linear
+// with a bias was hundreds of times slower by it.
+TEST(Gemm, IsNeverTheLibrarysReference) {
+  using Addend = cpu::MatmulSpec::Addend;
+  for (const DType dtype : {DType::F32, DType::BF16})
+    for (const int64_t gap : {0, 512})
+      for (const bool transpose_b : {false, true})
+        for (const Addend addend : {Addend::None, Addend::Separate, Addend::InPlace})
+          for (const float alpha : {1.0f, 2.0f})
+            for (const bool bias : {false, true}) {
+              const auto made = cpu::Matmul::make(
+                  {.m = 256,
+                   .n = 256,
+                   .k = 128,
+                   .factors = dtype,
+                   .c = dtype,
+                   .d = dtype,
+                   .bias_dtype = dtype,
+                   .a_strides = {128, 1},
+                   .b_strides = transpose_b ? std::array<int64_t, 2>{1, 128} : std::array<int64_t, 2>{256, 1},
+                   .c_stride = 256 + gap,
+                   .d_stride = 256 + gap,
+                   .alpha = alpha,
+                   .addend = addend,
+                   .bias = bias});
+              ASSERT_TRUE(made.has_value());
+              EXPECT_EQ(made->implementation().find("ref"), std::string::npos)
+                  << name(dtype) << " gap " << gap << " addend " << static_cast<int>(addend) << " alpha " << alpha
+                  << " bias " << bias << ": " << made->implementation();
+            }
+}
+
 TEST(Gemm, IsBitEqualForAnyNumberOfThreads) {
   const Sizes sizes[] = {{264, 330, 24}, {1, 700, 40}, {270, 16, 96}, {270, 330, 16}, {16, 330, 270}, {64, 64, 1024}};
   for (const Sizes& size : sizes)

@@ -13,12 +13,26 @@ constexpr int64_t kSliceMost = 512;
 
 uint64_t floats(int64_t count) { return (static_cast<uint64_t>(count) * sizeof(float) + 63) / 64 * 64; }
 
-// Says where the widened factors, their sums and the library's own scratch lie in the scratch.
-struct WidenedScratch {
-  WidenedScratch(const MatmulSpec& spec, int64_t slice_k)
-      : b(floats(spec.m * slice_k)), sums(b + floats(slice_k * spec.n)), library(sums + floats(spec.m * spec.n)) {}
+// Says where widened factors, the sums and the library's own scratch lie in the scratch.
+struct SumsScratch {
+  SumsScratch(const MatmulSpec& spec, const PlainSums& plain)
+      : b(plain.widen ? floats(spec.m * plain.slice_k) : 0),
+        sums(b + (plain.widen ? floats(plain.slice_k * spec.n) : 0)),
+        library(sums + floats(spec.m * spec.n)) {}
   uint64_t b, sums, library;
 };
+
+// Returns the product of the spec's own factors, whose sums have no gaps, without what comes after them.
+MatmulSpec sums_spec(const MatmulSpec& spec) {
+  return {.m = spec.m,
+          .n = spec.n,
+          .k = spec.k,
+          .factors = spec.factors,
+          .a_strides = spec.a_strides,
+          .b_strides = spec.b_strides,
+          .c_stride = spec.n,
+          .d_stride = spec.n};
+}
 
 // Returns the fp32 product of one slice: its factors have no gaps, and the order of the spec's.
 MatmulSpec slice_spec(const MatmulSpec& spec, int64_t k, bool add) {
@@ -92,56 +106,65 @@ bool library_multiplies_bf16() {
 
 std::optional<Matmul> Matmul::make(const MatmulSpec& spec) {
   Matmul made(spec);
-  const bool bf16 = spec.factors == DType::BF16;
-  if (!bf16 || library_multiplies_bf16()) made.whole_ = LibraryMatmul::make(spec);
-  if (made.whole_) return made;
-  if (!bf16) return std::nullopt;
-  Widened& widened = made.widened_;
-  widened.slices = ceil_div(spec.k, kSliceMost);
-  widened.slice_k = std::min(spec.k, kSliceMost);
-  widened.first_k = spec.k - (widened.slices - 1) * widened.slice_k;
-  widened.first = LibraryMatmul::make(slice_spec(spec, widened.first_k, false));
-  widened.next = LibraryMatmul::make(slice_spec(spec, widened.slice_k, true));
-  if (!widened.first || !widened.next) return std::nullopt;
+  PlainSums& sums = made.sums_;
+  if (spec.factors != DType::BF16 || library_multiplies_bf16()) {
+    const auto usable = [](const std::optional<LibraryMatmul>& product) { return product && !product->is_reference(); };
+    const auto whole = LibraryMatmul::make(spec);
+    const auto plain = usable(whole) ? std::nullopt : LibraryMatmul::make(sums_spec(spec));
+    if (usable(plain))
+      sums.first = plain;
+    else if (whole)
+      made.whole_ = whole;
+    else
+      return std::nullopt;
+    return made;
+  }
+  sums.widen = true;
+  sums.slices = ceil_div(spec.k, kSliceMost);
+  sums.slice_k = std::min(spec.k, kSliceMost);
+  sums.first_k = spec.k - (sums.slices - 1) * sums.slice_k;
+  sums.first = LibraryMatmul::make(slice_spec(spec, sums.first_k, false));
+  sums.next = LibraryMatmul::make(slice_spec(spec, sums.slice_k, true));
+  if (!sums.first || !sums.next) return std::nullopt;
   return made;
 }
 
 uint64_t Matmul::scratch_bytes() const {
   if (whole_) return whole_->scratch_bytes();
-  const uint64_t library = std::max(widened_.first->scratch_bytes(), widened_.next->scratch_bytes());
-  return WidenedScratch(spec_, widened_.slice_k).library + library;
+  const uint64_t next = sums_.next ? sums_.next->scratch_bytes() : 0;
+  return SumsScratch(spec_, sums_).library + std::max(sums_.first->scratch_bytes(), next);
 }
 
 std::string Matmul::implementation() const {
   if (whole_) return std::string(whole_->implementation());
-  return fmt::format("widened, {}", widened_.next->implementation());
+  return fmt::format("{}, {}", sums_.widen ? "widened" : "sums", sums_.first->implementation());
 }
 
 MatmulCall::MatmulCall(const Matmul& matmul) : matmul_(std::make_shared<const Matmul>(matmul)) {
   if (matmul.whole_) {
     calls_.emplace_back(*matmul.whole_);
   } else {
-    calls_.emplace_back(*matmul.widened_.first);
-    calls_.emplace_back(*matmul.widened_.next);
+    calls_.emplace_back(*matmul.sums_.first);
+    if (matmul.sums_.next) calls_.emplace_back(*matmul.sums_.next);
   }
 }
 
 void MatmulCall::operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias,
                             std::byte* d, std::byte* scratch) {
   if (matmul_->whole_) return calls_[0](a, b, c, bias, d, scratch);
-  run_widened(a, b, scratch);
+  run_sums(a, b, scratch);
   const MatmulSpec& spec = matmul_->spec_;
-  const WidenedScratch at(spec, matmul_->widened_.slice_k);
-  finish(spec, reinterpret_cast<float*>(scratch + at.sums), c, bias, d);
+  finish(spec, reinterpret_cast<float*>(scratch + SumsScratch(spec, matmul_->sums_).sums), c, bias, d);
 }
 
-void MatmulCall::run_widened(const std::byte* a, const std::byte* b, std::byte* scratch) {
+void MatmulCall::run_sums(const std::byte* a, const std::byte* b, std::byte* scratch) {
   const MatmulSpec& spec = matmul_->spec_;
-  const Widened& widened = matmul_->widened_;
-  const WidenedScratch at(spec, widened.slice_k);
+  const PlainSums& plain = matmul_->sums_;
+  const SumsScratch at(spec, plain);
+  if (!plain.widen) return calls_[0](a, b, nullptr, nullptr, scratch + at.sums, scratch + at.library);
   const auto *a_from = reinterpret_cast<const BFloat16*>(a), *b_from = reinterpret_cast<const BFloat16*>(b);
-  for (int64_t slice = 0, begin = 0; slice < widened.slices; slice++) {
-    const int64_t size = slice == 0 ? widened.first_k : widened.slice_k;
+  for (int64_t slice = 0, begin = 0; slice < plain.slices; slice++) {
+    const int64_t size = slice == 0 ? plain.first_k : plain.slice_k;
     widen(a_from + begin * spec.a_strides[1], spec.a_strides, spec.m, size, reinterpret_cast<float*>(scratch));
     widen(b_from + begin * spec.b_strides[0], spec.b_strides, size, spec.n, reinterpret_cast<float*>(scratch + at.b));
     calls_[slice == 0 ? 0 : 1](scratch, scratch + at.b, nullptr, nullptr, scratch + at.sums, scratch + at.library);

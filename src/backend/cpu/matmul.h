@@ -1,6 +1,7 @@
-// Computes a product on one thread by the library's product or, if it has none for this processor (bf16 without
-// AVX-512), by its fp32 product of factors that are widened to fp32 first. Both have fp32 sums and are rounded once;
-// their bits may differ.
+// Computes a product on one thread by the library's product or, where it has but its reference implementation (results
+// with gaps between their rows, and steps after the sums), which is hundreds of times slower, by its product alone, with
+// alpha, addend and bias after it; or, if it has none for this processor (bf16 without AVX-512), by its fp32 product of
+// factors that are widened to fp32 first. All have fp32 sums and are rounded once; their bits may differ.
 #pragma once
 
 #include <array>
@@ -14,19 +15,21 @@
 
 namespace snug::cpu {
 
-// Widens factors a slice of the summed dimension at a time, so that scratch does not grow with it.
-struct Widened {
+// Computes the fp32 sums alone. Factors are widened a slice of the summed dimension at a time, so that scratch does not
+// grow with it; those that need no widening are one slice.
+struct PlainSums {
+  bool widen = false;
   int64_t first_k = 0, slice_k = 0, slices = 1;  // every slice has `slice_k`, except the first, which has the rest
-  std::optional<LibraryMatmul> first, next;      // sums = a b, and sums += a b
+  std::optional<LibraryMatmul> first, next;      // sums = a b, and sums += a b, of which one slice has no need
 };
 
 class Matmul {
  public:
-  // Returns nothing if the library has neither the product nor the widened one for this processor.
+  // Returns nothing if the library has no way to the sums on this processor.
   static std::optional<Matmul> make(const MatmulSpec& spec);
 
   uint64_t scratch_bytes() const;
-  // Returns what runs: "brg:avx512_core_amx_bf16", "widened, gemm:jit".
+  // Returns what runs: "brg:avx512_core_amx_bf16", "sums, brg:avx512_core", "widened, gemm:jit".
   std::string implementation() const;
 
  private:
@@ -35,7 +38,7 @@ class Matmul {
 
   MatmulSpec spec_;
   std::optional<LibraryMatmul> whole_;
-  Widened widened_;  // used without whole_
+  PlainSums sums_;  // used without whole_
 };
 
 // Runs a product made ready for one thread at a time; several calls of one Matmul may run at once.
@@ -48,7 +51,7 @@ class MatmulCall {
                   std::byte* scratch);
 
  private:
-  void run_widened(const std::byte* a, const std::byte* b, std::byte* scratch);
+  void run_sums(const std::byte* a, const std::byte* b, std::byte* scratch);
 
   std::shared_ptr<const Matmul> matmul_;
   std::vector<LibraryCall> calls_;  // for the whole product; or for the first and the next slices

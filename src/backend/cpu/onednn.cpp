@@ -51,11 +51,7 @@ struct Descs {
   Desc a, b, c, bias, d;
 };
 
-// Returns whether the product itself takes the bias, where nothing else comes before it: as a step alone it makes the
-// library fall back to its reference for some shapes, which is hundreds of times slower.
-bool takes_bias(const MatmulSpec& s) { return s.bias && s.alpha == 1 && s.addend == MatmulSpec::Addend::None; }
-
-// Returns alpha, addend and bias as steps on the fp32 sum, in this order, without a bias that the product takes.
+// Returns alpha, addend and bias as steps on the fp32 sum, in this order.
 dnnl::primitive_attr attributes(const MatmulSpec& s, const Descs& descs) {
   dnnl::post_ops steps;
 #if DNNL_VERSION_MAJOR >= 3
@@ -65,7 +61,7 @@ dnnl::primitive_attr attributes(const MatmulSpec& s, const Descs& descs) {
 #endif
   if (s.addend == MatmulSpec::Addend::InPlace) steps.append_sum(1);
   if (s.addend == MatmulSpec::Addend::Separate) steps.append_binary(dnnl::algorithm::binary_add, descs.c);
-  if (s.bias && !takes_bias(s)) steps.append_binary(dnnl::algorithm::binary_add, descs.bias);
+  if (s.bias) steps.append_binary(dnnl::algorithm::binary_add, descs.bias);
   dnnl::primitive_attr attr;
   attr.set_post_ops(steps);
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -75,11 +71,8 @@ dnnl::primitive_attr attributes(const MatmulSpec& s, const Descs& descs) {
 
 dnnl::matmul::primitive_desc describe(const MatmulSpec& s, const Descs& descs) {
 #if DNNL_VERSION_MAJOR >= 3
-  if (takes_bias(s)) return {cpu_engine(), descs.a, descs.b, descs.bias, descs.d, attributes(s, descs)};
   return {cpu_engine(), descs.a, descs.b, descs.d, attributes(s, descs)};
 #else
-  if (takes_bias(s))
-    return {dnnl::matmul::desc(descs.a, descs.b, descs.bias, descs.d), attributes(s, descs), cpu_engine()};
   return {dnnl::matmul::desc(descs.a, descs.b, descs.d), attributes(s, descs), cpu_engine()};
 #endif
 }
@@ -136,7 +129,7 @@ struct LibraryCall::Arguments {
     int step = spec.alpha != 1 ? 1 : 0;
     if (spec.addend == MatmulSpec::Addend::Separate) c = add(step_argument(step), descs.c);
     if (spec.addend != MatmulSpec::Addend::None) step++;
-    if (spec.bias) bias = add(takes_bias(spec) ? DNNL_ARG_BIAS : step_argument(step), descs.bias);
+    if (spec.bias) bias = add(step_argument(step), descs.bias);
   }
 
   std::shared_ptr<const LibraryMatmul::Primitive> primitive;

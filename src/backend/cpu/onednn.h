@@ -36,6 +36,8 @@ class LibraryMatmul {
   uint64_t scratch_bytes() const;
   // Returns what the library runs: "brg:avx512_core_amx_bf16".
   std::string_view implementation() const;
+  // Returns whether that is the library's reference, plain loops for what nothing else takes.
+  bool is_reference() const { return implementation().starts_with("ref"); }
 
  private:
   friend class LibraryCall;
