@@ -1,7 +1,7 @@
 // Computes a product on one thread by the library's product or, where it has but its reference implementation (results
-// with gaps between their rows, and steps after the sums), which is hundreds of times slower, by its product alone, with
-// alpha, addend and bias after it; or, if it has none for this processor (bf16 without AVX-512), by its fp32 product of
-// factors that are widened to fp32 first. All have fp32 sums and are rounded once; their bits may differ.
+// with gaps between their rows, and steps after the sums), which is hundreds of times slower, by its product alone,
+// with alpha, addend and bias after it; or, if it has none for this processor (bf16 without AVX-512), by its fp32
+// product of factors that are widened to fp32 first. All have fp32 sums and are rounded once; their bits may differ.
 #pragma once
 
 #include <array>
