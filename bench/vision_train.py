@@ -7,10 +7,16 @@ weights, tower and projector frozen; every block of 2,048 tokens has an image of
 The rival's pixels lie on the card before its steps begin; snug decodes JPEG files in every step. Liger's kernels serve the
 rival where they are installed. Prints tokens per second and the card's memory of each, snug's forecast, and the ratio.
 What follows `--` goes to snug.
+
+    vision_train.py --snug build/cuda-release/snug --shape qwen2-vl-7b --load FOLDER [-- --device-memory 16GiB]
+
+has transformers write the shape's checkpoint into FOLDER instead, and prints how many bytes snug has read of the disk when
+all weights are in place, beside the checkpoint's.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -22,6 +28,7 @@ import time
 
 from gpu_rival import card_bytes, in_bf16, use_liger
 from gpu_train import parse_until_dashes, run_watched
+from load import LOADED, checkpoint_files, drop_pages, process_number
 
 FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "image_text" / "qwen2_vl"
 BEGIN, END, PAD = 259, 260, 261  # of an image, in the fixture's tokenizer of bytes
@@ -71,12 +78,52 @@ def write_inputs(shape, count, folder):
     (folder / "data.jsonl").write_text("".join(lines))
 
 
-def run_snug(options, shape, folder):
-    words = f"--init random --method lora --lora-rank 16 --device cuda --sequence-length {SEQUENCE} --ranks 1 --save-every 0"
-    words += f" --batch-size {options.batch} --packing false --shuffle false --max-steps {options.steps + WARMUP}"
+def snug_command(options, folder, init, steps):
+    words = f"--init {init} --method lora --lora-rank 16 --device cuda --sequence-length {SEQUENCE} --ranks 1 --save-every 0"
+    words += f" --batch-size {options.batch} --packing false --shuffle false --max-steps {steps}"
     command = [options.snug, "train", "--model", folder, "--data", folder / "data.jsonl", "--image-dir", folder]
-    command += ["--out", folder / "run", "--overwrite", *words.split(), *options.more]
-    errors, used = run_watched(command)
+    return [*command, "--out", folder / "run", "--overwrite", *words.split(), *options.more]
+
+
+def write_checkpoint(folder):
+    """Runs in a process of its own, as it takes the card."""
+    import torch
+    import transformers
+
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        config = transformers.AutoConfig.from_pretrained(folder)
+        model = transformers.Qwen2VLForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    text = pathlib.Path(folder, "config.json").read_text()
+    model.save_pretrained(folder, max_shard_size="5GB")
+    pathlib.Path(folder, "config.json").write_text(text)
+
+
+def load(options, shape):
+    """Prints what of the disk was read until all weights were in place."""
+    folder = options.load / shape
+    folder.mkdir(parents=True)
+    write_inputs(shape, options.batch, folder)
+    subprocess.run([sys.executable, __file__, "--folder", folder, "--write"], check=True)
+    files = checkpoint_files(folder)
+    size = sum(path.stat().st_size for path in files)
+    os.sync()
+    drop_pages(files)
+    process = subprocess.Popen(snug_command(options, folder, "pretrained", 1), stderr=subprocess.PIPE, text=True)
+    start, read, said = time.perf_counter(), None, []
+    for line in process.stderr:
+        if line.startswith(LOADED):
+            read, seconds = process_number(process.pid, "io", "read_bytes"), time.perf_counter() - start
+        said.append(line)
+    if process.wait() != 0 or read is None:
+        sys.exit("".join(said))
+    print(f"{shape}: {size} bytes of checkpoint, {read} read when all weights were in place after {seconds:.1f} s: "
+          f"{read / size:.3f} x", flush=True)  # fmt: skip
+    shutil.rmtree(folder)
+
+
+def run_snug(options, shape, folder):
+    errors, used = run_watched(snug_command(options, folder, "random", options.steps + WARMUP))
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     seconds = statistics.median(line["step_seconds"] for line in lines[WARMUP:])
     plan = json.loads((folder / "run" / "plan.json").read_text())
@@ -145,11 +192,16 @@ def main():
     parser.add_argument("--micro", type=int, default=4, help="blocks a pass of the rival")
     parser.add_argument("--checkpointing", action="store_true", help="of the rival")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--load", metavar="FOLDER", type=pathlib.Path, help="on the disk to be read; 17 GB for 7B")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
     options = parse_until_dashes(parser)
     if options.folder:
-        return rival(options)
+        return write_checkpoint(options.folder) if options.write else rival(options)
     for shape in options.shape:
+        if options.load:
+            load(options, shape)
+            continue
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             write_inputs(shape, options.batch, folder)

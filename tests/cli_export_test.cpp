@@ -51,6 +51,19 @@ TEST_F(Export, SaysWhyAModelfileHasNoTemplateAndWhatItsTemplateLeavesOut) {
               HasSubstr("note: Modelfile: its template leaves out system texts"));
 }
 
+TEST_F(Export, AModelOfAnUnknownTypeIsWrittenAsTheFamilyThatIsNamed) {
+  ASSERT_EQ(run({"export", "--model", "m", "--out", "known"}).code, 0);
+  auto config = nlohmann::json::parse(text_of(at("m/config.json")));
+  const std::string family = config["model_type"];
+  config["model_type"] = "vicuna_next";
+  put(at("m/config.json"), config.dump());
+  expect_refused({"export", "--model", "m", "--out", "out"}, "'model_type': found \"vicuna_next\", expected");
+  const Outcome outcome = run({"export", "--model", "m", "--family", family, "--out", "out"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("ASSUMED by --family: "));
+  EXPECT_EQ(text_of(at("out/model.gguf")), text_of(at("known/model.gguf")));
+}
+
 TEST_F(Export, OverwritesWhatAnExportWroteAlone) {
   const Words words{"export", "--model", "m", "--out", "out", "--format", "BF16", "--json"};
   ASSERT_EQ(run(words).code, 0);

@@ -132,9 +132,13 @@ std::vector<std::string> write_export(const Options& options, std::optional<Gguf
   }
   std::vector<std::string> notes;
   try {
-    notes = type ? export_gguf_model(weights, files, directory / name, *type, title_of(given))
-                 : export_gguf_adapter(options.model, options.adapter, directory / name);
+    notes = type ? export_gguf_model(weights, files, directory / name, *type, title_of(given), options.family)
+                 : export_gguf_adapter(options.model, options.adapter, directory / name, options.family);
     Modelfile modelfile = modelfile_of(options, files, notes);
+    if (!merges(options, type)) {  // else said with the job
+      const std::vector<std::string> of_model = read_model_config(options.model, options.family).notes;
+      notes.insert(notes.begin(), of_model.begin(), of_model.end());
+    }
     modelfile.from = type ? "./" + name.string() : base_of_adapter(options, notes).string();
     if (!type) modelfile.adapter = "./" + name.string();
     write_text(directory / kModelfile, write_modelfile(modelfile));
