@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/option_name.h"
 #include "cli/job.h"
 
 namespace snug {
@@ -53,7 +54,7 @@ class Adviser {
     for (const auto& [key, value] : settings) {
       const OptionSpec& option = find_option(key, "advice");
       option.set(changed, value);
-      flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", option.flag(), value);
+      flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", option_name(option.key), value);
     }
     const std::optional<Arrangement> found = fitting(changed);
     if (found) changes_.push_back({flags, std::string(effect), *found});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "base/file_lock.h"
@@ -9,8 +10,8 @@
 
 namespace snug {
 
-// Ends an error about a file of the cache.
-inline constexpr std::string_view kOtherCache = "; --cache-dir names another directory";
+// Returns the end of an error about a file of the cache, which says how to have it elsewhere.
+std::string other_cache();
 
 // Returns --cache-dir, or the directory of the user's caches. Throws UserError that begins with `why` if there is none.
 std::filesystem::path cache_directory(const Options& options, std::string_view why);

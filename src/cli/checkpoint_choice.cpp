@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/image_job.h"
 #include "cli/inputs.h"
@@ -53,8 +54,8 @@ int64_t step_of(const std::string& word, const Checkpoints& checkpoints, const f
   if (word == "best") {
     step = checkpoints.last_state().best_step;
     if (step == 0)
-      user_error("checkpoint: found best, expected last or step-N: {} had no held-out samples (--validation)",
-                 run.string());
+      user_error("checkpoint: found best, expected last or step-N: {} had no held-out samples ({})", run.string(),
+                 option_name("validation"));
   } else {
     const std::string digits = word.starts_with("step-") ? word.substr(5) : "";
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
@@ -161,7 +162,7 @@ struct CheckpointExport {
 CheckpointExport export_checkpoint(const fs::path& checkpoint, const Options& run, const fs::path& cache) {
   const fs::path of_run = cache / fmt::format("run-{:016x}", hash_of(run.out));
   const fs::path side_files = side_files_of(run);
-  const FileLock alone = FileLock::alone(of_run / "lock", kOtherCache);
+  const FileLock alone = FileLock::alone(of_run / "lock", other_cache());
   const fs::path exported =
       of_run / fmt::format("{}-{:016x}", checkpoint.filename().string(), hash_of_parts(checkpoint, run, side_files));
   if (!fs::is_directory(exported)) {
@@ -188,11 +189,12 @@ FileLock choose_checkpoint(Options& options) {
   if (options.checkpoint.empty() && (!named || named->checkpoint.empty())) return {};
   if (!named)
     user_error(
-        "checkpoint: found no run in {}, expected --adapter RUN, or --model RUN of a run of all weights: a "
-        "directory with job.yaml and checkpoints",
+        "checkpoint: found no run in {}, expected {} RUN, or {} RUN of a run of all weights: a directory with job.yaml "
+        "and checkpoints",
         options.adapter.empty() && options.model.empty()
-            ? "--adapter or --model"
-            : "'" + (options.adapter.empty() ? options.model : options.adapter) + "'");
+            ? option_name("adapter") + " or " + option_name("model")
+            : "'" + (options.adapter.empty() ? options.model : options.adapter) + "'",
+        option_name("adapter"), option_name("model"));
   if (!named->checkpoint.empty() && !options.checkpoint.empty())
     user_error("checkpoint: found {} of the checkpoint '{}', expected nothing, or the run", options.checkpoint, *place);
   Options run;
@@ -206,7 +208,8 @@ FileLock choose_checkpoint(Options& options) {
   const bool lora = run.method == "lora";
   const std::string word = options.checkpoint.empty() ? named->checkpoint : options.checkpoint;
   if (!lora && place == &options.adapter)
-    user_error("--adapter: {} trained all weights (method full), expected --model {}", *place, *place);
+    user_error("{}: {} trained all weights (method full), expected {} {}", option_name("adapter"), *place,
+               option_name("model"), *place);
   const fs::path cache = cache_directory(options, *place + ": is a run");
   fs::path checkpoint;
   const auto make = [&]() -> std::optional<CheckpointExport> {
@@ -223,8 +226,8 @@ FileLock choose_checkpoint(Options& options) {
   std::optional<CheckpointExport> exported = make();
   for (int tries = 1; !exported && word == "last" && tries < kTries; tries++) exported = make();
   if (!exported)
-    device_error("{}: the run removed it while it was read, as --keep says; --checkpoint last takes its newest",
-                 checkpoint.string());
+    device_error("{}: the run removed it while it was read, as {} says; {} last takes its newest", checkpoint.string(),
+                 option_name("keep"), option_name("checkpoint"));
   if (is_first_process())
     say(fmt::format("{} of {}: {}\n", checkpoint.filename().string(), named->run.string(),
                     exported->directory.string()));

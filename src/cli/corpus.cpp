@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/option_name.h"
 #include "cli/image_job.h"
 #include "cli/images.h"
 #include "cli/job.h"
@@ -32,9 +33,9 @@ void require_memory_for_data(uint64_t bytes) {
   constexpr uint64_t kSmall = 1 << 20, kLeft = 8 << 20;  // for what is read and encoded at a time
   if (bytes < kSmall) return;
   if (const uint64_t left = free_memory(); left < bytes + kLeft)
-    throw CapacityError(fmt::format(
-        "data: the samples take {} MiB more, and {} MiB of memory are left; --max-samples takes fewer of each file",
-        (bytes + kLeft) >> 20, left >> 20));
+    throw CapacityError(
+        fmt::format("data: the samples take {} MiB more, and {} MiB of memory are left; {} takes fewer of each file",
+                    (bytes + kLeft) >> 20, left >> 20, option_name("max_samples")));
 }
 
 std::optional<Tokenizer> tokenizer_of(const Options& options) {
@@ -43,7 +44,8 @@ std::optional<Tokenizer> tokenizer_of(const Options& options) {
   try {
     return load_tokenizer(options);
   } catch (const UserError& error) {
-    user_error("{}; data that holds token ids needs no tokenizer (--data-format tokens)", error.what());
+    user_error("{}; data that holds token ids needs no tokenizer ({} tokens)", error.what(),
+               option_name("data_format"));
   }
 }
 
@@ -100,7 +102,8 @@ std::vector<NamedSamples> parts_of(const std::vector<std::string>& paths, const 
 
 Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   if (options.data.empty())
-    user_error("--data is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)");
+    user_error("{} is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)",
+               option_name("data"));
   const ObjectiveOptions objective = objective_of(options);  // refuses before files are read
   Corpus corpus;
   const ModelTokens model = model_tokens(options);

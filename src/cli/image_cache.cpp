@@ -6,6 +6,7 @@
 #include "base/disk.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/cache.h"
 #include "cli/image_job.h"
@@ -96,9 +97,10 @@ class Room {
   // Returns why there is none; empty if there is.
   std::string refused() const {
     if (needed_ <= most()) return "";
-    return fmt::format("their rows take {}, and {}{} is {}", format_size(needed_), all_ ? "" : "a quarter of ",
-                       allowed_ < there_ ? "--disk-memory" : fmt::format("what {} has free", parent_.string()),
-                       format_size(most()));
+    return fmt::format(
+        "their rows take {}, and {}{} is {}", format_size(needed_), all_ ? "" : "a quarter of ",
+        allowed_ < there_ ? option_name("disk_memory") : fmt::format("what {} has free", parent_.string()),
+        format_size(most()));
   }
 
   // Notes that the job's files are used now, and removes others, if all would take more than is free.
@@ -153,17 +155,19 @@ ImageCache find(const JobSpec& spec, const Corpus& corpus, const Options& option
   const fs::path parent = parent_of(options);
   EmbeddingFiles files(parent, embedding_key(spec, corpus.images.value().processor, target, heartbeat),
                        spec.numerics.compute, spec.table[spec.table.embedding].shape.cols());
-  constexpr std::string_view kOnce =
-      "the data is gone through once, which makes each row once (--image-cache on keeps them for later runs)";
-  if (!often && !fs::is_directory(files.directory())) return without(kOnce);
+  const std::string once =
+      fmt::format("the data is gone through once, which makes each row once ({} on keeps them for later runs)",
+                  option_name("image_cache"));
+  if (!often && !fs::is_directory(files.directory())) return without(once);
   const auto embeddings = images_of(corpus, options, std::move(files), heartbeat);
   const std::vector<NamedImage> missing = embeddings->missing();
-  if (!often && !missing.empty()) return without(kOnce);
+  if (!often && !missing.empty()) return without(once);
   uint64_t missing_bytes = 0;
   for (const NamedImage& image : missing) missing_bytes += embeddings->files().bytes_of(image.rows);
   const Room room(*embeddings, parent, options, asked);
   if (const std::string refused = room.refused(); !refused.empty()) {
-    if (asked) throw CapacityError(fmt::format("image_cache: {}; --cache-dir names another disk", refused));
+    if (asked)
+      throw CapacityError(fmt::format("image_cache: {}; {} names another disk", refused, option_name("cache_dir")));
     return without(refused);
   }
   if (mode == PlanMode::Run) {

@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/option_name.h"
 #include "base/rounding.h"
 
 namespace snug {
@@ -44,10 +45,9 @@ void note_found(const Corpus& corpus, Options& options) {
   options.teacher_bytes = teacher_bytes(corpus, options);
   options.disk_taken = corpus.cache_bytes + options.teacher_bytes;
   if (options.disk_memory && options.teacher_bytes > *options.disk_memory)
-    throw CapacityError(
-        fmt::format("disk_memory: found {}, expected at least {}, for what the teacher says of the data; a smaller "
-                    "--teacher-top-k takes less",
-                    format_size(*options.disk_memory), format_size(options.teacher_bytes)));
+    throw CapacityError(fmt::format(
+        "disk_memory: found {}, expected at least {}, for what the teacher says of the data; a smaller {} takes less",
+        format_size(*options.disk_memory), format_size(options.teacher_bytes), option_name("teacher_top_k")));
   const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
     return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
                                                     : 0;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "cli/no_effect.h"
 #include "format/json.h"
 
@@ -161,7 +162,7 @@ std::vector<std::string> image_options_without_effect(const Options& options, co
   const auto add = [&](const char* key, bool applies, std::string_view why) {
     const OptionSpec& spec = find_option(key, "table");
     if (!applies && is_asked_for(options, spec))
-      lines.push_back(fmt::format("{} {} changes nothing: {}", spec.flag(), spec.get(options),
+      lines.push_back(fmt::format("{} {} changes nothing: {}", option_name(spec.key), spec.get(options),
                                   input ? why : "the model takes no images"));
   };
   add("image_dir", input.has_value(), "");

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/cache.h"
 #include "cli/launch.h"
@@ -17,8 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxNoteBytes = 1 << 16;
-constexpr std::string_view kOtherForm =
-    "--model also takes the directory in Hugging Face's layout from which such a file was made";
+
+std::string other_form() {
+  return option_name("model") + " also takes the directory in Hugging Face's layout from which such a file was made";
+}
 
 std::vector<fs::path> files_of(const fs::path& model) {
   if (is_file(model)) return gguf_files(model);
@@ -48,7 +51,7 @@ void refuse_unreadable(const fs::path& model) {
   if (is_file(model)) {
     with_help("fetch the file again, or have llama.cpp's tools make another one",
               [&] { read_gguf(gguf_files(model)); });
-    with_help(kOtherForm, [&] { check_gguf(model); });
+    with_help(other_form(), [&] { check_gguf(model); });
   } else {
     parse_model_config(plain_config(model), (model / "config.json").string());
     check_quantized(model);
@@ -57,7 +60,7 @@ void refuse_unreadable(const fs::path& model) {
 
 std::vector<std::string> import_readable(const fs::path& model, const fs::path& out, Existing existing) {
   if (!is_file(model)) return import_quantized(model, out, existing);
-  return with_help(kOtherForm, [&] { return import_gguf(model, out, existing); });
+  return with_help(other_form(), [&] { return import_gguf(model, out, existing); });
 }
 
 }  // namespace
@@ -93,13 +96,13 @@ fs::path import_to_cache(const Options& options, const fs::path& model) {
   try {
     refuse_unreadable(model);
     if (is_first_process())
-      say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", model.string(),
-                      directory.string()));
+      say(fmt::format("{} {}: imports it to {}, once; {} names another place\n", option_name("model"), model.string(),
+                      directory.string(), option_name("cache_dir")));
     const std::vector<std::string> notes = import_readable(model, directory, Existing::Replace);
     for (const std::string& note : notes) say_note(note);
     write_text(rounding, notes[0]);
   } catch (const UserError& refused) {
-    user_error("--model {}: cannot import it: {}", model.string(), refused.what());
+    user_error("{} {}: cannot import it: {}", option_name("model"), model.string(), refused.what());
   }
   return directory;
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/import.h"
 #include "cli/launch.h"
@@ -18,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void find_input(std::string& path, std::string& given, const fs::path& directory, const char* option) {
+void find_input(std::string& path, std::string& given, const fs::path& directory, const std::string& option) {
   if (directory == path) return;
   given = std::exchange(path, directory.string());
   if (is_first_process()) say(fmt::format("{} {} lies in {}\n", option, given, path));
@@ -30,15 +31,16 @@ void take_adapters_base(Options& options) {
   if (!options.model.empty() || options.adapter.empty()) return;
   const fs::path directory = find_adapter_directory(options.adapter);
   const std::string base = read_peft_config(directory).base_model, file = (directory / kPeftConfigFile).string();
-  if (base.empty()) user_error("--model is required: {} names no base ('base_model_name_or_path')", file);
+  if (base.empty())
+    user_error("{} is required: {} names no base ('base_model_name_or_path')", option_name("model"), file);
   try {
     if (!is_gguf_file(base)) find_model_directory(base);
   } catch (const UserError& error) {
-    user_error("--model is required, as the base that {} names is not here: {}", file, error.what());
+    user_error("{} is required, as the base that {} names is not here: {}", option_name("model"), file, error.what());
   }
   options.model = base;
   options.given.insert("model");
-  if (is_first_process()) say(fmt::format("--model is {}, as {} says\n", base, file));
+  if (is_first_process()) say(fmt::format("{} is {}, as {} says\n", option_name("model"), base, file));
 }
 
 void find_inputs(Options& options, Needed needed) {
@@ -49,10 +51,11 @@ void find_inputs(Options& options, Needed needed) {
     const fs::path found = is_gguf_file(options.model) ? fs::path(options.model) : find_model_directory(options.model);
     const bool imported =
         is_file(found) || (needed == Needed::Weights && options.init != "random" && must_be_imported(found));
-    find_input(options.model, options.given_model, imported ? import_to_cache(options, found) : found, "--model");
+    find_input(options.model, options.given_model, imported ? import_to_cache(options, found) : found,
+               option_name("model"));
   }
   if (!is_found(options.adapter))
-    find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), "--adapter");
+    find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), option_name("adapter"));
   find_new_tokens(options);
 }
 
@@ -60,7 +63,7 @@ void agree_on_inputs(const Options& options, Comm& launched) {
   std::string names;
   for (const std::string* given : {&options.given_model, &options.given_adapter})
     names += fs::path(*given).filename().string() + "\n";
-  launched.agree("the checkpoint that is used (--checkpoint step-N names one)", hash_of(names));
+  launched.agree("the checkpoint that is used (" + option_name("checkpoint") + " step-N names one)", hash_of(names));
 }
 
 void say_notes(const JobSpec& spec) {

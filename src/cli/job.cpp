@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/option_name.h"
 #include "base/parallel.h"
 #include "base/rounding.h"
 #include "cli/image_job.h"
@@ -56,12 +57,13 @@ ModelConfig model_config_of(const Options& options) {
   const bool asked = objective_from_name(options.objective) == ObjectiveKind::Reward;
   const bool adapter = !options.adapter.empty() && read_peft_config(options.adapter).scores;
   if (asked && !config.spec.scores && (config.spec.tower || is_multimodal(config.spec.embedding)))
-    user_error("{}: is a multimodal model, expected a text model with --objective reward", options.model);
+    user_error("{}: is a multimodal model, expected a text model with {} reward", options.model,
+               option_name("objective"));
   if (asked && !options.adapter.empty() && !adapter)
     user_error(
-        "{}: is an adapter of a model that gives logits, expected one that was trained with --objective reward; merge "
-        "makes a model of it to begin from",
-        options.adapter);
+        "{}: is an adapter of a model that gives logits, expected one that was trained with {} reward; merge makes a "
+        "model of it to begin from",
+        options.adapter, option_name("objective"));
   if (asked || adapter) config.spec.become_scorer();
   if (!options.new_tokens.empty())
     config.spec.vocabulary = std::max<int64_t>(config.spec.vocabulary, options.new_tokens.back().id + 1);
@@ -114,8 +116,8 @@ void note_other_base(JobSpec& spec, const Options& options) {
   if (!trained_on.by_snug) {
     const std::string base = read_peft_config(options.adapter).base_model;
     if (!base.empty() && last_name(base) != last_name(model_as_given(options)))
-      notes.push_back(fmt::format("{} names the base {}, and --model is {}: whether they are the same is not looked at",
-                                  options.adapter, base, model_as_given(options)));
+      notes.push_back(fmt::format("{} names the base {}, and {} is {}: whether they are the same is not looked at",
+                                  options.adapter, base, option_name("model"), model_as_given(options)));
   }
   if (trained_on.base.empty()) return;
   const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources, read_peft_config(options.adapter));
@@ -133,7 +135,8 @@ void refuse_scorer(const Options& options, Purpose purpose) {
   const std::string& what = options.adapter.empty() ? options.model : options.adapter;
   if (purpose == Purpose::Generate)
     user_error("{}: gives a text a score, expected a model that gives logits: it writes no text", what);
-  user_error("{}: gives a text a score, expected --objective reward, found {}", what, options.objective);
+  user_error("{}: gives a text a score, expected {} reward, found {}", what, option_name("objective"),
+             options.objective);
 }
 
 }  // namespace
@@ -160,9 +163,10 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     if (objective.has_reference() && objective.reference != Reference::Adapter &&
         !files->config.modules_to_save.empty())
       user_error(
-          "{}: found modules that were trained whole ({}), expected none with --objective {}: its reference would have "
-          "them too; --reference adapter takes the adapter as it is, and merge makes a model to begin from",
-          options.adapter, fmt::join(files->config.modules_to_save, ", "), options.objective);
+          "{}: found modules that were trained whole ({}), expected none with {} {}: its reference would have them "
+          "too; {} adapter takes the adapter as it is, and merge makes a model to begin from",
+          options.adapter, fmt::join(files->config.modules_to_save, ", "), option_name("objective"), options.objective,
+          option_name("reference"));
     fit_to_adapter(spec.model, *files);
   } else {
     fit_to_rules(spec.model, spec.rules);
@@ -188,8 +192,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   resolve_base(spec, options);
   note_other_base(spec, options);
   if (options.adapter.empty() && is_file(std::filesystem::path(options.model) / kPeftConfigFile))
-    spec.sources.notes.push_back(fmt::format("{} holds an adapter too ({}), which is not used: --adapter {} uses it",
-                                             options.model, kPeftConfigFile, options.model));
+    spec.sources.notes.push_back(fmt::format("{} holds an adapter too ({}), which is not used: {} {} uses it",
+                                             options.model, kPeftConfigFile, option_name("adapter"), options.model));
   std::vector<std::string>& notes = spec.sources.notes;
   notes.insert(notes.begin(), config.notes.begin(), config.notes.end());
   if (!stored_otherwise.empty()) notes.push_back(stored_otherwise);
@@ -248,15 +252,16 @@ void divide_ranks(Options& options, int64_t cards, Comm& launched) {
       launched.allgather_host(static_cast<uint64_t>(options.ranks), "the count of ranks");
   if (options.ranks % processes != 0)
     user_error(
-        "ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many; "
-        "{}--ranks says how many all have together",
-        options.ranks, processes, options.resume ? "a run goes on with as many as it had unless " : "");
+        "ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many; {}{} "
+        "says how many all have together",
+        options.ranks, processes, options.resume ? "a run goes on with as many as it had unless " : "",
+        option_name("ranks"));
   const auto other = std::ranges::find_if(values, [&](uint64_t ranks) { return ranks != values[0]; });
   if (other != values.end())
     user_error(
         "ranks: found {} in process 0, {} in process {}, expected as many in each of the {} that the launcher started; "
-        "--ranks says how many all have together",
-        values[0] / values.size(), *other / values.size(), other - values.begin(), processes);
+        "{} says how many all have together",
+        values[0] / values.size(), *other / values.size(), other - values.begin(), processes, option_name("ranks"));
 }
 
 }  // namespace
@@ -273,8 +278,8 @@ void resolve_ranks(Options& options, const Target& target, PlanMode mode, Comm* 
   else if (options.ranks == 0)
     options.ranks = target.cuda() ? options.nodes * cards : 1;
   if (options.ranks > kMaxCount)
-    user_error("nodes: found {} of {} GPUs, expected at most {} ranks; --ranks says fewer", options.nodes, cards,
-               kMaxCount);
+    user_error("nodes: found {} of {} GPUs, expected at most {} ranks; {} says fewer", options.nodes, cards, kMaxCount,
+               option_name("ranks"));
   options.batch_size = batch_of(options);
 }
 
@@ -329,9 +334,9 @@ std::string best_so_far(const Fitter& fitter) {
 void require_cards(const Cards& cards, int node_ranks) {
   if (node_ranks > cards.count)
     user_error(
-        "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; --ranks takes fewer, "
-        "--nodes of plan more machines, and a launcher that shows each process a GPU of its own must show it all",
-        node_ranks, cards.count, cards.count, cards.name);
+        "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; {} takes fewer, {} of "
+        "plan more machines, and a launcher that shows each process a GPU of its own must show it all",
+        node_ranks, cards.count, cards.count, cards.name, option_name("ranks"), option_name("nodes"));
 }
 
 void require_products(const Cards& cards, const Numerics& numerics) {
@@ -404,9 +409,11 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, PlanMode m
     user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
                options.nodes);
   if (options.ranks % options.nodes != 0)
-    user_error("nodes: found {}, expected a divisor of {}, the number of --ranks", options.nodes, options.ranks);
+    user_error("nodes: found {}, expected a divisor of {}, the number of {}", options.nodes, options.ranks,
+               option_name("ranks"));
   if (options.ranks % options.replicas != 0)
-    user_error("replicas: found {}, expected a divisor of {}, the number of --ranks", options.replicas, options.ranks);
+    user_error("replicas: found {}, expected a divisor of {}, the number of {}", options.replicas, options.ranks,
+               option_name("ranks"));
   const int processes = launched ? launched->topology().ranks : 1, locals = static_cast<int>(options.ranks) / processes;
   Processes here{1, options.ranks / options.nodes};
   if (launched) here = {processes_of_node(*launched).most, locals, true};
@@ -473,12 +480,15 @@ namespace {
 std::string what_takes_less(const Planned& planned) {
   std::vector<std::string> options;
   const Purpose purpose = planned.spec.purpose;
-  if (!planned.spec.numerics.quantized_base()) options.push_back("--base-format int8 or nf4");
+  if (!planned.spec.numerics.quantized_base()) options.push_back(option_name("base_format") + " int8 or nf4");
   if (purpose == Purpose::Evaluate)
-    options.push_back(
-        fmt::format("a lower {}--sequence-length", planned.spec.cut.micro_batch > 1 ? "--micro-batch-size or " : ""));
-  if (purpose == Purpose::Generate) options.push_back("fewer tokens: --max-new-tokens, or --sequence-length of chat");
-  if (planned.target.cuda() && purpose != Purpose::Merge) options.push_back("more --ranks");
+    options.push_back(fmt::format("a lower {}{}",
+                                  planned.spec.cut.micro_batch > 1 ? option_name("micro_batch_size") + " or " : "",
+                                  option_name("sequence_length")));
+  if (purpose == Purpose::Generate)
+    options.push_back("fewer tokens: " + option_name("max_new_tokens") + ", or " + option_name("sequence_length") +
+                      " of chat");
+  if (planned.target.cuda() && purpose != Purpose::Merge) options.push_back("more " + option_name("ranks"));
   return options.empty() ? "" : fmt::format("less is taken with {}", fmt::join(options, ", or "));
 }
 
@@ -496,7 +506,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
     if (need.missing() == 0) continue;
     const OptionSpec& option = find_option(std::string(need.option), "advice");
     if (option.get(options) != fmt::format("{}", need.allowed)) return "";
-    caps.push_back(fmt::format("{} {}", option.flag(), size_for_option(need.bytes)));
+    caps.push_back(fmt::format("{} {}", option_name(option.key), size_for_option(need.bytes)));
   }
   return fmt::format("{}", fmt::join(caps, " and "));
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "data/data_files.h"
 #include "format/unicode.h"
 
@@ -74,10 +75,11 @@ bool is_control(char c) { return (c >= 0 && c < ' ') || c == 0x7f; }
 }  // namespace
 
 void refuse_as_job_file(const std::string& path) {
-  constexpr std::string_view kSeveral = "several data files are --data A,B, or --data with their directory";
+  const std::string several =
+      "several data files are " + option_name("data") + " A,B, or " + option_name("data") + " with their directory";
   if (std::filesystem::is_directory(path))
-    user_error("command line: found the directory '{}', expected a job file (YAML); data is named by --data: {}", path,
-               kSeveral);
+    user_error("command line: found the directory '{}', expected a job file (YAML); data is named by {}: {}", path,
+               option_name("data"), several);
   const auto type = find_data_file_type(path);
   if (!type) return;
   // A job may be written in JSON, as an object.
@@ -87,8 +89,7 @@ void refuse_as_job_file(const std::string& path) {
     const size_t first = text.find_first_not_of(" \t\r\n");
     if (first != text.npos && text[first] == '{') return;
   }
-  user_error("command line: found the data file '{}', expected a job file (YAML) or another option: {}", path,
-             kSeveral);
+  user_error("command line: found the data file '{}', expected a job file (YAML) or another option: {}", path, several);
 }
 
 void read_job_file(const std::string& path, Options& options) {

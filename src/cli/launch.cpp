@@ -21,6 +21,7 @@
 
 #include "base/cores.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "cli/failure.h"
 #include "comm/mpi.h"
 #include "comm/threads.h"
@@ -90,7 +91,7 @@ void require_one_process(std::string_view command) {
     user_error(
         "command line: the launcher started {} processes, expected one of 'snug {}': train, eval, generate and chat "
         "run on several{}",
-        ranks, command, command == "plan" ? "; here --ranks says how many" : "");
+        ranks, command, command == "plan" ? "; here " + option_name("ranks") + " says how many" : "");
   if (!comm && command != "plan") require_no_torchrun(command);
 }
 

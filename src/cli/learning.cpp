@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/option_name.h"
 #include "model/rope.h"
 
 namespace snug {
@@ -63,7 +64,8 @@ std::vector<std::string> position_notes(int64_t tokens, std::string_view option,
 
 std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSpec& model, const Options& options) {
   std::vector<std::string> notes = evaluation_notes(stream.report(), options, "data");
-  std::ranges::move(position_notes(options.sequence_length, "--sequence-length", model), std::back_inserter(notes));
+  std::ranges::move(position_notes(options.sequence_length, option_name("sequence_length"), model),
+                    std::back_inserter(notes));
   const int64_t steps = stream.steps();
   if (options.objective == "dpo" && options.label_smoothing == 0 &&
       (options.preference_loss == "cdpo" || options.preference_loss == "robust"))
@@ -72,9 +74,8 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
     notes.emplace_back("the held-out loss is the cross-entropy alone, without label smoothing and z-loss");
   if (options.optimizer == "schedule_free_adamw" && options.schedule != "constant")
     notes.push_back(fmt::format(
-        "schedule_free_adamw is made for a rate that does not fall: found schedule {}; --schedule constant with "
-        "--warmup-ratio does not",
-        options.schedule));
+        "schedule_free_adamw is made for a rate that does not fall: found schedule {}; {} constant with {} does not",
+        options.schedule, option_name("schedule"), option_name("warmup_ratio")));
   if (learning_rate(options) == 0)
     notes.emplace_back("learning_rate is 0: steps are taken and measured, and nothing is learnt");
   if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)
@@ -84,8 +85,9 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
                     wanted, steps, steps - 1));
   constexpr int64_t kFew = 50;
   if (steps < kFew)
-    notes.push_back(fmt::format("{} few for a learning rate to rise and fall; a smaller --batch-size makes more",
-                                steps == 1 ? "1 step is" : fmt::format("{} steps are", steps)));
+    notes.push_back(fmt::format("{} few for a learning rate to rise and fall; a smaller {} makes more",
+                                steps == 1 ? "1 step is" : fmt::format("{} steps are", steps),
+                                option_name("batch_size")));
   return notes;
 }
 

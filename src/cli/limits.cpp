@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/option_name.h"
 #include "cli/job.h"
 
 namespace snug {
@@ -103,11 +104,11 @@ void require_memory_for_process(int threads) {
     const bool group = limit.of == MemoryLimit::Of::Group;
     const uint64_t needed = group ? kLeastOfGroup + count * kTouchedOfStack : kLeastLeft + count * stack;
     if (limit.left < needed)
-      throw CapacityError(
-          fmt::format("{}: found {} bytes left of {}, expected at least {}, for what a process takes before it plans"
-                      "{}",
-                      limit.name, limit.left, limit.limit, needed,
-                      count > 1 ? fmt::format(" on {} threads; fewer --threads take less", count) : ""));
+      throw CapacityError(fmt::format(
+          "{}: found {} bytes left of {}, expected at least {}, for what a process takes before it plans"
+          "{}",
+          limit.name, limit.left, limit.limit, needed,
+          count > 1 ? fmt::format(" on {} threads; fewer {} take less", count, option_name("threads")) : ""));
   }
 }
 
@@ -199,8 +200,8 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
   if (needed <= files.limit) return;
   device_error(
       "open files: found a limit of {} in each process (ulimit -n), expected at least {}, for {} files of each of {} "
-      "ranks; a higher limit (ulimit -Hn, LimitNOFILE of systemd), fewer --ranks of a process or fewer shards",
-      files.limit, needed, concurrent, processes.ranks);
+      "ranks; a higher limit (ulimit -Hn, LimitNOFILE of systemd), fewer {} of a process or fewer shards",
+      files.limit, needed, concurrent, processes.ranks, option_name("ranks"));
 }
 
 }  // namespace

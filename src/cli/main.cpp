@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "base/parallel.h"
 #include "cli/checkpoint_choice.h"
 #include "cli/command_table.h"
@@ -43,7 +44,7 @@ class OnceFormatter : public CLI::Formatter {
 
 void add_option(CLI::App& app, const OptionSpec& spec, Given& given) {
   std::vector<std::string>& values = given.values[spec.key];
-  CLI::Option* option = app.add_option(spec.flag(), values, help_line(spec))
+  CLI::Option* option = app.add_option(flag_of(spec), values, help_line(spec))
                             ->type_name(value_name(spec.type))
                             ->group(spec.group)
                             ->allow_extra_args(false);
@@ -281,6 +282,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prepare_process();
+  name_options_as_flags();
   end_in_words();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, as a full disk is
   try {

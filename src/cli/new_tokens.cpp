@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "cli/cache.h"
 #include "cli/text.h"
 #include "format/new_tokens.h"
@@ -47,10 +48,9 @@ void find_new_tokens(Options& options) {
   if (wanted.empty()) return;
   if (!options.adapter.empty())
     user_error(
-        "add_tokens: found '{}' beside --adapter {}, expected nothing: its tokenizer is continued as it is; merge "
-        "makes "
-        "a model of it to begin from",
-        wanted[0].content, options.adapter);
+        "add_tokens: found '{}' beside {} {}, expected nothing: its tokenizer is continued as it is; merge makes a "
+        "model of it to begin from",
+        wanted[0].content, option_name("adapter"), options.adapter);
   options.new_tokens = number_tokens(Tokenizer::load(options.model), wanted);
 }
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "base/option_name.h"
 #include "data/data_files.h"
 
 namespace snug {
 namespace {
 
-using Reasons = std::vector<std::pair<std::string_view, std::string_view>>;  // by key
+using Reasons = std::vector<std::pair<std::string_view, std::string>>;  // by key
 
 bool has_text_files(const Options& options) {
   const auto is_text = [](const std::filesystem::path& file) {
@@ -32,19 +33,23 @@ void add_of_data(const Options& options, const RecordKinds& kinds, Reasons& reas
 }
 
 void add_of_training(const Options& options, const Cut& cut, Reasons& reasons) {
-  if (options.validation.empty()) reasons.emplace_back("eval_every", "without --validation nothing is evaluated");
+  if (options.validation.empty())
+    reasons.emplace_back("eval_every", "without " + option_name("validation") + " nothing is evaluated");
   if (options.schedule == "constant")
-    reasons.emplace_back("min_learning_rate_ratio", "the rate of --schedule constant does not fall");
+    reasons.emplace_back("min_learning_rate_ratio",
+                         "the rate of " + option_name("schedule") + " constant does not fall");
   if (options.schedule == "inverse_sqrt")
-    reasons.emplace_back("min_learning_rate_ratio", "the rate of --schedule inverse_sqrt has no floor");
+    reasons.emplace_back("min_learning_rate_ratio",
+                         "the rate of " + option_name("schedule") + " inverse_sqrt has no floor");
   if (options.schedule != "cosine_with_restarts")
-    reasons.emplace_back("schedule_cycles", "it is of --schedule cosine_with_restarts");
-  if (options.schedule != "polynomial") reasons.emplace_back("schedule_power", "it is of --schedule polynomial");
+    reasons.emplace_back("schedule_cycles", "it is of " + option_name("schedule") + " cosine_with_restarts");
+  if (options.schedule != "polynomial")
+    reasons.emplace_back("schedule_power", "it is of " + option_name("schedule") + " polynomial");
   if (options.schedule != "warmup_stable_decay")
-    reasons.emplace_back("decay_ratio", "it is of --schedule warmup_stable_decay");
-  if (options.warmup_steps) reasons.emplace_back("warmup_ratio", "--warmup-steps is given, and wins");
+    reasons.emplace_back("decay_ratio", "it is of " + option_name("schedule") + " warmup_stable_decay");
+  if (options.warmup_steps) reasons.emplace_back("warmup_ratio", option_name("warmup_steps") + " is given, and wins");
   if (options.max_grad_norm == 0 && options.speculative_updates)
-    reasons.emplace_back("speculative_updates", "with --max-grad-norm 0 nothing is clipped");
+    reasons.emplace_back("speculative_updates", "with " + option_name("max_grad_norm") + " 0 nothing is clipped");
   if (cut.ranks == 1 && options.zero != "auto" && options.zero != "0")
     reasons.emplace_back("zero", "one rank has nothing to share");
   if (options.reduce_every == "step" && (cut.ranks == 1 || cut.passes == 1))
@@ -77,7 +82,7 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
     for (const char* key : {"objective", "data_format", "columns", "roles", "prompt", "max_samples", "template",
                             "train_on", "thinking", "sequence_length", "long_samples", "packing", "text_split",
                             "image_dir", "image_min_pixels", "image_max_pixels", "max_slices"})
-      reasons.emplace_back(key, "--text shows bare text");
+      reasons.emplace_back(key, option_name("text") + " shows bare text");
   // A job file is written for training; other commands are not expected to use all of it.
   const bool for_others_too = !circumstances.cut && !circumstances.kinds;
   std::vector<std::string> lines;
@@ -85,7 +90,7 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
     const OptionSpec& spec = find_option(std::string(key), "table");
     if (!is_asked_for(options, spec)) continue;
     if (for_others_too && !options.flags.contains(spec.key)) continue;
-    lines.push_back(fmt::format("{} {} changes nothing: {}", spec.flag(), spec.get(options), why));
+    lines.push_back(fmt::format("{} {} changes nothing: {}", option_name(spec.key), spec.get(options), why));
   }
   return lines;
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "cli/import.h"
 #include "tensor/codebook.h"
 
@@ -67,9 +68,9 @@ void note_narrowed(JobSpec& spec) {
         narrowed.size() == all ? "weights are"
                                : fmt::format("{} of {} tensors ('{}') are", narrowed.size(), all, narrowed[0]),
         name(dtype), bits,
-        trained          ? "; --state-format fp32 keeps them as they are"
+        trained          ? "; " + option_name("state_format") + " fp32 keeps them as they are"
         : n.fp8_products ? ""
-                         : "; --compute fp32 keeps them as they are"));
+                         : "; " + option_name("compute") + " fp32 keeps them as they are"));
   }
 }
 
@@ -149,11 +150,11 @@ void require_quantizable(const JobSpec& spec) {
 void require_options_of_optimizer(const Numerics& n, const Options& options) {
   if (n.optimizer == Optimizer::AdamW) return;
   if (n.state != StateFormat::Fp32)
-    user_error("state_format: found {}, expected fp32: {} keeps its states in fp32 (--optimizer adamw has formats)",
-               options.state_format, options.optimizer);
+    user_error("state_format: found {}, expected fp32: {} keeps its states in fp32 ({} adamw has formats)",
+               options.state_format, options.optimizer, option_name("optimizer"));
   if (n.optimizer == Optimizer::Lion && options.epsilon != Options().epsilon)
-    user_error("epsilon: found {}, expected nothing: lion divides by nothing (--optimizer adamw does)",
-               options.epsilon);
+    user_error("epsilon: found {}, expected nothing: lion divides by nothing ({} adamw does)", options.epsilon,
+               option_name("optimizer"));
   if (n.optimizer != Optimizer::ScheduleFreeAdamW) return;
   if (n.beta1 == 0)
     user_error("beta1: found 0, expected a number above it: schedule_free_adamw divides by it; adamw takes 0");
@@ -204,15 +205,15 @@ void resolve_base(JobSpec& spec, const Options& options) {
         "tokens; bf16 takes any",
         options.sequence_length, kFp8Multiple);
   if (spec.numerics.quantized_base() && all_trained)
-    user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
-               name(spec.numerics.base_format));
+    user_error("base_format {} is for weights that are not trained: found {} full, expected lora",
+               name(spec.numerics.base_format), option_name("method"));
   if (all_trained && spec.numerics.base != spec.numerics.compute)
-    user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
-               name(spec.numerics.base), name(spec.numerics.compute));
+    user_error("base_format: found {}, expected nothing: {} full trains all weights, in the form of compute, {}",
+               name(spec.numerics.base), option_name("method"), name(spec.numerics.compute));
   for (size_t i = 0; i < params.size(); i++)
     if (training && is_trained_linear(params[i]) && std::holds_alternative<QuantizedSource>(spec.sources.params[i]))
-      user_error("{}: holds '{}' in {}, which is not trained: expected adapters of it (--method lora)", options.model,
-                 params[i].name, name(spec.sources.format));
+      user_error("{}: holds '{}' in {}, which is not trained: expected adapters of it ({} lora)", options.model,
+                 params[i].name, name(spec.sources.format), option_name("method"));
   require_quantizable(spec);
 }
 

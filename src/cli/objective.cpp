@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "cli/rules.h"
 #include "plan/lowering/fingerprint.h"
 
@@ -64,7 +65,8 @@ Reference reference_of(const Options& options) {
   if (options.reference == "auto") return Reference::Auto;
   if (options.reference == "adapter") {
     if (options.adapter.empty())
-      user_error("reference: found adapter, expected auto: without --adapter there is none to set the model against");
+      user_error("reference: found adapter, expected auto: without {} there is none to set the model against",
+                 option_name("adapter"));
     return Reference::Adapter;
   }
   if (options.reference == "none")
@@ -245,7 +247,7 @@ std::string RunObjective::read_known(const JobSpec& reference, const Options& op
     if (!file_.empty()) read_references(file_, key_, referenced_);
   } catch (const UserError& error) {
     if (!options.overwrite || !options.reference_cache.empty()) throw;
-    return fmt::format("{} (--overwrite replaces it)\n", error.what());
+    return fmt::format("{} ({} replaces it)\n", error.what(), option_name("overwrite"));
   }
   return "";
 }

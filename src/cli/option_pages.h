@@ -9,6 +9,8 @@
 
 namespace snug {
 
+// Returns an option as command lines spell it: "--learning-rate".
+std::string flag_of(const OptionSpec& spec);
 // Returns how help pages call a value: "INT", "SIZE"; empty for yes and no.
 std::string value_name(const ValueType& type);
 // Returns an option's line of a help page: its meaning, its words and, in brackets, what holds where nothing is given.

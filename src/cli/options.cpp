@@ -35,7 +35,7 @@ std::vector<OptionSpec> data_specs() {
       {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with, merge or export",
        [](Options& o, const std::string& t) { o.adapter = t, o.given_adapter.clear(); }, adapter_as_given},
       text_option("checkpoint", &O::checkpoint,
-                  "best, last or step-N of the run that --adapter names, or --model where all weights were trained"),
+                  "best, last or step-N of the run that adapter names, or model where all weights were trained"),
       list_option(
           "data", &O::data,
           "files or directories to train on or evaluate: .json, .jsonl, .csv, .txt, each also .gz or .zst; .parquet"),
@@ -205,7 +205,7 @@ std::vector<OptionSpec> trained_specs() {
       bool_option("freeze_projector", &O::freeze_projector,
                   "what fits its rows to the text model is not trained; with false it is, whole (true)"),
       bool_option("freeze_language_model", &O::freeze_language_model,
-                  "with --method full: of a model of texts and images the text model is not trained (false)"),
+                  "with method full: of a model of texts and images the text model is not trained (false)"),
   };
 }
 
@@ -417,12 +417,6 @@ std::string OptionSpec::default_text() const {
   const size_t begin = parenthesis(help);
   if (begin == help.size() || (type.kind == ValueKind::Word && !holds.empty())) return holds;
   return help.substr(begin + 1, help.size() - begin - 2);
-}
-
-std::string OptionSpec::flag() const {
-  std::string name = key;
-  std::ranges::replace(name, '_', '-');
-  return "--" + name;
 }
 
 const OptionSpec& find_option(const std::string& key, const std::string& where, const std::vector<std::string>& taken) {

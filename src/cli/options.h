@@ -135,7 +135,6 @@ struct OptionSpec {
   ValueType type{};
   std::string group{};  // of options that stand together on help pages: "Data"
 
-  std::string flag() const;                                      // "--learning-rate"
   bool is_bool() const { return type.kind == ValueKind::Bool; }  // as a flag it needs no value
   // Returns whether it may be repeated as a flag, or be a list in the file.
   bool is_list() const { return type.kind == ValueKind::List || type.kind == ValueKind::Map; }

@@ -366,7 +366,7 @@ std::string full_disk_text(const Planned& planned, const SavingPlan& saving, con
   const bool known = planned.mode == PlanMode::Look && nodes_of(planned) == 1 && !options.disk_memory &&
                      options.disk_dir.empty() && !options.resume && !options.overwrite;
   if (!known || saving.saved_bytes() + offloaded <= there) return "";
-  const std::string_view help = saving.what_keeps_fewer();
+  const std::string help = saving.what_keeps_fewer();
   Need disk;
   disk.allowed = there;
   disk.option = "disk-memory";

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/cache.h"
 #include "cli/image_job.h"
@@ -164,9 +165,9 @@ void refuse_other_rules(Options options) {
     for (const char* key : kFullKeys)
       if (differs(key))
         user_error(
-            "{}: found {}, expected nothing: --method lora trains adapters and what modules_to_save names; --method "
-            "full trains the model's own weights",
-            key, find_option(key, "job").get(options));
+            "{}: found {}, expected nothing: {} lora trains adapters and what modules_to_save names; {} full trains "
+            "the model's own weights",
+            key, find_option(key, "job").get(options), option_name("method"), option_name("method"));
   if (!full && options.adapter.empty()) return;
   std::ranges::sort(options.lora_targets);  // an adapter's are
   Options own;
@@ -177,9 +178,11 @@ void refuse_other_rules(Options options) {
     const bool passed_over = !differs(key) && (full || !options.given.contains(key));
     if (passed_over || found == spec.get(own)) continue;
     if (full && key == std::string_view("modules_to_save"))
-      user_error("{}: found {}, expected nothing: --method full trains all weights, or what train_modules names", key,
-                 found);
-    if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
+      user_error("{}: found {}, expected nothing: {} full trains all weights, or what train_modules names", key, found,
+                 option_name("method"));
+    if (full)
+      user_error("{}: found {}, expected nothing: {} full trains all weights, no adapters", key, found,
+                 option_name("method"));
     if (key == std::string_view("lora_plus_ratio") || key == std::string_view("lora_init"))
       continue;  // judged by itself
     user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
@@ -260,7 +263,8 @@ PeftConfig written_adapter(const Options& options) {
 
 ParamRules rules_of(const Options& options) {
   if (options.method == "full" && !options.adapter.empty())
-    user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
+    user_error("{} goes with {} lora; with full, merge it first: snug merge", option_name("adapter"),
+               option_name("method"));
   refuse_other_rules(options);
   const double rate = learning_rate(options);
   const auto share = [&](const std::optional<double>& of_part) { return rate > 0 ? of_part.value_or(rate) / rate : 1; };
@@ -274,11 +278,12 @@ ParamRules rules_of(const Options& options) {
   }
   if (options.freeze_language_model)
     user_error(
-        "freeze_language_model: found true, expected --method full beside it: lora leaves the model's own weights "
-        "as they are");
+        "freeze_language_model: found true, expected {} full beside it: lora leaves the model's own weights as they "
+        "are",
+        option_name("method"));
   if (options.lora_init != "default" && !options.adapter.empty())
-    user_error("lora_init: found {}, expected nothing: --adapter {} says what the adapter begins with",
-               options.lora_init, options.adapter);
+    user_error("lora_init: found {}, expected nothing: {} {} says what the adapter begins with", options.lora_init,
+               option_name("adapter"), options.adapter);
   if (options.lora_init != "default" && options.lora_dora)
     user_error(
         "lora_dora: found lora_init {} beside it, expected default: halves that are taken off the base leave its "
@@ -360,10 +365,10 @@ void note_rules(JobSpec& spec, bool tied) {
   if (!adapter) return;
   std::vector<std::string>& notes = spec.sources.notes;
   if (tied && !spec.model.tied)
-    notes.push_back(fmt::format(
-        "'{}' was the head too: modules_to_save makes each a matrix of its own, as PEFT does, and the model is no "
-        "longer tied; --ensure-weight-tying keeps one",
-        spec.model.embedding));
+    notes.push_back(
+        fmt::format("'{}' was the head too: modules_to_save makes each a matrix of its own, as PEFT does, and the "
+                    "model is no longer tied; {} keeps one",
+                    spec.model.embedding, option_name("ensure_weight_tying")));
   if (spec.rules.init != LoraInit::Default)
     notes.push_back(fmt::format(
         "lora_init {}: what adapters begin with is taken off the base, which stays as it is; they are written with "

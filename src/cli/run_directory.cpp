@@ -8,6 +8,7 @@
 #include "base/disk.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/text.h"
 #include "report/run_files.h"
@@ -49,8 +50,8 @@ void refuse_what_is_no_runs(const fs::path& out) {
   if (is_file(out / kJob) && is_file(out / kPlan)) return;
   auto refuse = [&](const char* name) {
     if (holds_something(out / name))
-      user_error("{}: holds '{}', but no run ({} and {}), so that is left alone; --out names another", out.string(),
-                 name, kJob, kPlan);
+      user_error("{}: holds '{}', but no run ({} and {}), so that is left alone; {} names another", out.string(), name,
+                 kJob, kPlan, option_name("out"));
   };
   refuse(kPlan);
   for (const char* name : kResults) refuse(name);
@@ -68,13 +69,13 @@ void require_writable(const fs::path& directory, const std::string& what, std::s
 void refuse_inputs_own(const Options& options) {
   const auto refuse = [&](const std::string& input, std::string_view option) {
     if (!input.empty() && fs::exists(input) && plain(input) == plain(options.out))
-      user_error("--out: found '{}', which is the directory of {}, expected one for the run alone", options.out,
-                 option);
+      user_error("{}: found '{}', which is the directory of {}, expected one for the run alone", option_name("out"),
+                 options.out, option);
   };
-  for (const std::string& model : {options.model, options.given_model}) refuse(model, "--model");
-  for (const std::string& adapter : {options.adapter, options.given_adapter}) refuse(adapter, "--adapter");
-  for (const std::string& data : options.data) refuse(data, "--data");
-  for (const std::string& data : options.validation) refuse(data, "--validation");
+  for (const std::string& model : {options.model, options.given_model}) refuse(model, option_name("model"));
+  for (const std::string& adapter : {options.adapter, options.given_adapter}) refuse(adapter, option_name("adapter"));
+  for (const std::string& data : options.data) refuse(data, option_name("data"));
+  for (const std::string& data : options.validation) refuse(data, option_name("validation"));
 }
 
 // References are written before the run begins, or replaces another one.
@@ -83,7 +84,7 @@ void refuse_reference_cache(const Options& options) {
   if (cache.empty()) return;
   if (fs::exists(cache) && !fs::is_directory(cache))
     user_error("reference_cache: found the file '{}', expected a directory or nothing", cache.string());
-  require_writable(existing_part(fs::absolute(cache)), cache.string(), "--reference-cache");
+  require_writable(existing_part(fs::absolute(cache)), cache.string(), option_name("reference_cache"));
 }
 
 void refuse_trace(const Options& options) {
@@ -92,9 +93,9 @@ void refuse_trace(const Options& options) {
   const bool with_the_run = plain(directory) == plain(options.out);  // the run makes that one
   for (const char* name : kResults)
     if (lies_in(directory, fs::path(options.out) / name))
-      user_error("--trace: found '{}', expected a file outside of '{}', which the run writes and removes",
-                 options.trace, name);
-  if (!with_the_run || fs::is_directory(options.trace)) require_writable_file(options.trace, "--trace");
+      user_error("{}: found '{}', expected a file outside of '{}', which the run writes and removes",
+                 option_name("trace"), options.trace, name);
+  if (!with_the_run || fs::is_directory(options.trace)) require_writable_file(options.trace, option_name("trace"));
 }
 
 }  // namespace
@@ -118,8 +119,9 @@ std::string default_out(const Options& options) {
 std::unique_ptr<DirectoryOwner> own_out(const Options& options) {
   const fs::path out = options.out;
   if (fs::exists(out) && !fs::is_directory(out))
-    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
-  require_writable(existing_part(out), options.out, "--out");
+    user_error("{}: found a file, expected a directory or nothing; {} names the run's", options.out,
+               option_name("out"));
+  require_writable(existing_part(out), options.out, option_name("out"));
   const auto took_over = [&](const std::string& holder) {
     say(fmt::format("{}: {}, is gone without having ended its run\n", options.out, holder));
   };
@@ -131,8 +133,8 @@ void refuse_runs_own(const fs::path& out) {
   fs::path path = plain(out);
   for (fs::path parent = path.parent_path(); parent != path; path = parent, parent = path.parent_path())
     if (is_file(parent / kJob) && std::ranges::find(kResults, path.filename().string()) != std::end(kResults))
-      user_error("--out: found '{}', which is the run's in {}: it writes and removes '{}'; expected another directory",
-                 out.string(), parent.string(), path.filename().string());
+      user_error("{}: found '{}', which is the run's in {}: it writes and removes '{}'; expected another directory",
+                 option_name("out"), out.string(), parent.string(), path.filename().string());
 }
 
 void refuse_to_replace(const Options& options, const std::function<bool(const fs::directory_entry&)>& is_part,
@@ -142,23 +144,26 @@ void refuse_to_replace(const Options& options, const std::function<bool(const fs
   if (!options.overwrite || !fs::is_directory(out)) return;
   for (const auto& entry : fs::directory_iterator(out))
     if (!is_part(entry))
-      user_error("{}: holds '{}', {}; --overwrite replaces nothing else", options.out, entry.path().filename().string(),
-                 otherwise);
+      user_error("{}: holds '{}', {}; {} replaces nothing else", options.out, entry.path().filename().string(),
+                 otherwise, option_name("overwrite"));
 }
 
 void refuse_out(const Options& options) {
   const fs::path out = options.out;
   refuse_runs_own(out);
   if (options.resume && options.overwrite)
-    user_error("found --resume and --overwrite, expected one of them: the run in --out goes on, or it is replaced");
+    user_error("found {} and {}, expected one of them: the run in {} goes on, or it is replaced", option_name("resume"),
+               option_name("overwrite"), option_name("out"));
   if (is_file(out / kJob) && !options.resume && !options.overwrite)
-    user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
+    user_error("{}: holds a run already; {} continues it, {} replaces it", options.out, option_name("resume"),
+               option_name("overwrite"));
   refuse_what_is_no_runs(out);
   if (!is_file(out / kJob)) refuse_inputs_own(options);
   if (options.overwrite)
     for (const std::string& input : {options.model, options.adapter, options.given_model, options.given_adapter}) {
       if (fs::exists(input) && lies_in(input, out))
-        user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
+        user_error("{}: lies in the run that {} would remove; {} names another", input, option_name("overwrite"),
+                   option_name("out"));
     }
   refuse_reference_cache(options);
   refuse_trace(options);

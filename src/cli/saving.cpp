@@ -1,6 +1,7 @@
 #include "cli/saving.h"
 
 #include "base/disk.h"
+#include "base/option_name.h"
 #include "base/rounding.h"
 #include "cli/new_tokens.h"
 #include "cli/text.h"
@@ -68,8 +69,8 @@ uint64_t saved_in_memory(const Planned& planned, const Options& options) {
   const SavingPlan saving = saving_plan(planned, options, std::nullopt);
   if (purpose == Purpose::Merge) return saving.export_bytes;
   if (saving.keep < 0 && saving.saves > 1)
-    user_error("keep: found all, {} is on tmpfs, which is memory: expected a number of checkpoints, or another --out",
-               out.string());
+    user_error("keep: found all, {} is on tmpfs, which is memory: expected a number of checkpoints, or another {}",
+               out.string(), option_name("out"));
   return saving.saved_bytes();
 }
 

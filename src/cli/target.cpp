@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/launch.h"
 #include "measure/measure.h"
@@ -232,8 +233,8 @@ Target::Target(const Options& options, std::optional<Cards> here, std::optional<
   if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;
   cuda_ = options.device == "cuda" || (options.device == "auto" && cards);
   if (cuda_ && !cards)
-    user_error("device: found 'cuda', {}; --machine names one to plan for",
-               machine_ ? std::string("the machine has no GPU") : missing_cards());
+    user_error("device: found 'cuda', {}; {} names one to plan for",
+               machine_ ? std::string("the machine has no GPU") : missing_cards(), option_name("machine"));
   if (!machine_ && cuda_) machine_ = rough_machine();
   if (machine_) machine_->cards = cuda_ ? cards : std::nullopt;
   if (cuda_) products_ = products_of_ranks();
@@ -246,8 +247,9 @@ std::unique_ptr<OpFacts> Target::facts() const {
 
 void Target::require_here() const {
   if (cuda_ && !here_)
-    user_error("device: {}, {}; --device cpu runs on the processor",
-               asked_ ? "a GPU is asked for" : "the machine of --machine has GPUs", missing_cards());
+    user_error("device: {}, {}; {} cpu runs on the processor",
+               asked_ ? "a GPU is asked for" : "the machine of " + option_name("machine") + " has GPUs",
+               missing_cards(), option_name("device"));
   say_strange_cards();
   if (!cuda_ && (asked_ || kCanUseCards)) return;
   if (const std::string unused = unused_cards(); !unused.empty()) say(fmt::format("snug: {}\n", unused));
@@ -257,8 +259,8 @@ void Target::say_strange_cards() const {
   if (!cuda_ || !here_ || named_ || is_known_card(here_->name)) return;
   say(
       fmt::format("snug: '{}' is not a GPU that snug knows: arrangements are compared by rates of one like it, until "
-                  "'snug doctor' has measured it and --machine names what that wrote\n",
-                  here_->name));
+                  "'snug doctor' has measured it and {} names what that wrote\n",
+                  here_->name, option_name("machine")));
 }
 
 namespace {
@@ -328,24 +330,24 @@ void Target::require_alike(Comm& launched) const {
             "device: processes {} and {} are on one machine and do not see the same GPUs of it, expected the same in "
             "each, as ranks take them by their numbers: a launcher that shows each process some must show it all",
             other, process);
-  constexpr std::string_view kOneProfile = "--machine names one profile for all";
+  const std::string one_profile = option_name("machine") + " names one profile for all";
   require(
       "device", [](const EnvironmentFingerprint& host) { return host.cuda ? "GPUs" : "the CPU"; },
-      "a driver that answers on every machine, or --device cpu");
+      "a driver that answers on every machine, or " + option_name("device") + " cpu");
   require(
       "device", [](const EnvironmentFingerprint& host) { return fmt::format("'{}'", host.name.data()); },
       "cards of one name");
   require(
       "machine",
       [](const EnvironmentFingerprint& host) { return host.copies ? "copies between GPUs" : "NCCL between GPUs"; },
-      kOneProfile);
+      one_profile);
   require(
       "machine",
       [](const EnvironmentFingerprint& host) { return fmt::format("NCCL with {} blocks of threads", host.blocks); },
-      kOneProfile);
+      one_profile);
   require(
       "machine", [](const EnvironmentFingerprint& host) { return "rates of hash " + hex(host.rates); },
-      "--machine names one profile for all, and without it they have as many GPUs");
+      option_name("machine") + " names one profile for all, and without it they have as many GPUs");
 }
 
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/job.h"
 #include "cli/launch.h"
@@ -32,13 +33,14 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   data.prompt_format = std::move(format);
   data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;
   if (data.train_on == TrainOn::All && !ObjectiveOptions{.kind = objective}.learns_replies())
-    user_error("train_on: found all with --objective {}, expected assistant: preferences are of replies",
-               options.objective);
+    user_error("train_on: found all with {} {}, expected assistant: preferences are of replies",
+               option_name("objective"), options.objective);
   data.thinking = thinking_from_name(options.thinking);
   if (data.thinking == Thinking::Last && data.train_on == TrainOn::All)
     user_error(
-        "thinking: found last with --train-on all, expected it with assistant: each turn would be learnt again in the "
-        "samples of those behind it");
+        "thinking: found last with {} all, expected it with assistant: each turn would be learnt again in the samples "
+        "of those behind it",
+        option_name("train_on"));
   data.max_samples = options.max_samples;
   data.vocabulary = vocabulary;
   return data;
@@ -95,8 +97,8 @@ PromptEncoder::PromptEncoder(const Options& options, const std::string& system)
       format_(prompt_format_of(options, model_, &tokenizer_)) {
   const ChatTemplate* const chat = format_.for_prompts();
   if (system.empty() || (chat && chat->name() != "none")) return;
-  user_error("system: found a text, expected none: {} is asked without a chat template, which --template names",
-             options.model);
+  user_error("system: found a text, expected none: {} is asked without a chat template, which {} names", options.model,
+             option_name("template"));
 }
 
 std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place) const {

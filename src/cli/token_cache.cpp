@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/cache.h"
 #include "cli/launch.h"
@@ -127,7 +128,7 @@ class Entry {
   EncodingLock wait() const {
     const fs::path file = path_.string() + ".lock";
     try {
-      return {.lock = FileLock::alone(file, kOtherCache, data_.heartbeat, [&] { say_waiting(); }), .file = file};
+      return {.lock = FileLock::alone(file, other_cache(), data_.heartbeat, [&] { say_waiting(); }), .file = file};
     } catch (const UserError& error) {
       return {.refused = error.what()};
     }
@@ -165,10 +166,11 @@ class Entry {
     std::optional<Dataset> found = read();
     if (!found || !options_.disk_memory) return found;
     try {
-      const FileLock room = FileLock::alone(directory_ / kRoomLock, kOtherCache, data_.heartbeat);
+      const FileLock room = FileLock::alone(directory_ / kRoomLock, other_cache(), data_.heartbeat);
       remove_others(fs::file_size(path_), most_bytes());
     } catch (const std::runtime_error& error) {  // from snug, or from the file system's library
-      note(fmt::format("{}: entries of other data stay, beyond --disk-memory: {}", directory_.string(), error.what()));
+      note(fmt::format("{}: entries of other data stay, beyond {}: {}", directory_.string(), option_name("disk_memory"),
+                       error.what()));
     }
     return found;
   }
@@ -178,7 +180,7 @@ class Entry {
     try {
       if (state_ != state_of(data_.files)) return "a file of them changed while it was read";
       const uint64_t bytes = DatasetFile::bytes(dataset, notes, key_);
-      const FileLock room = FileLock::alone(directory_ / kRoomLock, kOtherCache, data_.heartbeat);
+      const FileLock room = FileLock::alone(directory_ / kRoomLock, other_cache(), data_.heartbeat);
       make_room(bytes);
       PendingFile pending(path_, IoMode::Buffered);
       DatasetFile::write(dataset, notes, key_, pending.file(), data_.heartbeat);
@@ -241,7 +243,7 @@ class Entry {
       user_error(
           "they take {}, and {}", format_size(bytes),
           options_.disk_memory && most == *options_.disk_memory / kShare
-              ? fmt::format("a quarter of --disk-memory is {}", format_size(most))
+              ? fmt::format("a quarter of {} is {}", option_name("disk_memory"), format_size(most))
               : fmt::format("{} may hold {}, a quarter of what is free", directory_.string(), format_size(most)));
     remove_others(bytes, most);
   }

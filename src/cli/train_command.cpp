@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
@@ -133,9 +134,9 @@ void refuse_other_adapter(const Options& options, const std::filesystem::path& c
   const auto plain = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
   const std::string& given = adapter_as_given(options);
   if (given == before.adapter || (!before.adapter.empty() && plain(given) == plain(before.adapter))) return;
-  user_error(
-      "adapter: found {}, expected {}, as in {}: --resume goes on with the adapter of {}; another --out begins anew",
-      given, before.adapter.empty() ? "nothing" : before.adapter, job.string(), checkpoint.string());
+  user_error("adapter: found {}, expected {}, as in {}: {} goes on with the adapter of {}; another {} begins anew",
+             given, before.adapter.empty() ? "nothing" : before.adapter, job.string(), option_name("resume"),
+             checkpoint.string(), option_name("out"));
 }
 
 // Returns the job. Refuses to go on with a run under other fields than its checkpoint has, before work is done in vain.
@@ -214,8 +215,9 @@ std::string which_is_best(const Trainer& trainer, const Options& options) {
   if (!best) return "";
   const std::string what = options.best_metric == "eval_loss" ? "held-out loss" : options.best_metric;
   if (best->first == trainer.step()) return fmt::format("; its {}, {:.4f}, is the best", what, best->second);
-  return fmt::format("; the best {}, {:.4f}, was that of step {}: {} {} --checkpoint best uses it", what, best->second,
-                     best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
+  return fmt::format("; the best {}, {:.4f}, was that of step {}: {} {} {} best uses it", what, best->second,
+                     best->first, options.method == "lora" ? option_name("adapter") : option_name("model"), options.out,
+                     option_name("checkpoint"));
 }
 
 // Returns what the programs of each rank need of the arenas; all ranks call it.
@@ -357,8 +359,8 @@ void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective,
 
 void say_where_it_begins(int64_t step, int64_t steps, bool resumed) {
   if (step >= steps)
-    log_line(
-        fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}", step, steps));
+    log_line(fmt::format("nothing to train: the run stands at step {}, {} or {} end it at {}", step,
+                         option_name("max_steps"), option_name("epochs"), steps));
   else if (resumed)
     log_line(step > 0 ? fmt::format("goes on after step {}", step)
                       : "nothing has been saved: begins at the first step");
@@ -452,13 +454,13 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
     if (const int64_t reapplied = session.reapplied_steps(); reapplied > 0)
-      log_line(fmt::format(
-          "steps that were clipped, and updated again: {} of {}; where they are many, --speculative-updates costs time",
-          reapplied, trainer.step() - before));
+      log_line(fmt::format("steps that were clipped, and updated again: {} of {}; where they are many, {} costs time",
+                           reapplied, trainer.step() - before, option_name("speculative_updates")));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
-    log_line(fmt::format("{}{} of step {} is in {}{}",
-                         ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
-                         trained_parts(options), trainer.step(), result, which_is_best(trainer, options)));
+    log_line(fmt::format(
+        "{}{} of step {} is in {}{}",
+        ending == Ending::Interrupted ? "interrupted; " + option_name("resume") + " goes on from here. The " : "The ",
+        trained_parts(options), trainer.step(), result, which_is_best(trainer, options)));
     const auto best = trainer.best();
     if (run.flags.json)
       print(to_line({{"out", options.out},
@@ -477,7 +479,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
 // Returns where to go on: what was saved before an error of the machine is intact.
 std::string where_to_go_on(const Run& run) {
   const auto last = run.begun && !run.lost ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
-  return last ? fmt::format("; --resume goes on from {}", last->string()) : "";
+  return last ? fmt::format("; {} goes on from {}", option_name("resume"), last->string()) : "";
 }
 
 // Writes how the run ended, if it began; what keeps that from being written is less than what ended it.
@@ -497,7 +499,7 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
     } catch (...) {
       refused = std::current_exception();
     }
-  if (comm && comm->allgather_host(refused ? 1 : 0, "the check of --out")[0] && !refused)
+  if (comm && comm->allgather_host(refused ? 1 : 0, "the check of its directory")[0] && !refused)
     user_error("out: refused, as the first of the processes says");
   if (refused) std::rethrow_exception(refused);
 }
@@ -507,12 +509,13 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
   if (options.early_stopping > 0 && (options.validation.empty() || options.eval_every.count == 0))
-    user_error("early_stopping: found {}, expected --validation and --eval-every beside it: it counts evaluations",
-               options.early_stopping);
+    user_error("early_stopping: found {}, expected {} and {} beside it: it counts evaluations", options.early_stopping,
+               option_name("validation"), option_name("eval_every"));
   std::unique_ptr<Comm> comm = launched("train");
   if (options.out.empty()) {
     if (comm)
-      user_error("--out is required where a launcher starts several processes: the run's directory, the same on all");
+      user_error("{} is required where a launcher starts several processes: the run's directory, the same on all",
+                 option_name("out"));
     options.out = default_out(options);
   }
   Target target(options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/option_name.h"
 #include "base/say.h"
 #include "cli/inputs.h"
 #include "cli/launch.h"
@@ -15,8 +16,8 @@ void refuse_whole_copies(const Options& options) {
   const Choices choices = choices_of(options);
   if (choices.ranks < 2 || choices.zero.value_or(3) == 3 || !choices.parameters || choices.parameters->share < 1)
     return;
-  user_error("zero: found {}, expected 3 or nothing: weights that wait on the {} (--offload-parameters) are sharded",
-             options.zero, choices.parameters->space == Space::Disk ? "disk" : "host");
+  user_error("zero: found {}, expected 3 or nothing: weights that wait on the {} ({}) are sharded", options.zero,
+             choices.parameters->space == Space::Disk ? "disk" : "host", option_name("offload_parameters"));
 }
 
 }  // namespace
