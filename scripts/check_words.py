@@ -20,7 +20,7 @@ RETIRED = re.compile(
     r"|bring_\w+|brought_?|room_for\w*|share_\w+|redo|Again|PassFacts|is_joint|Trade|[Mm]eetings?_?"
     r"|reduce_at_once|of_one|CodedPlace|made_before_|in_both_places|tell_where|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock|BlockParams"
     r"|Way|[Mm]ended|magnitude|Turn|turn_|turn_off|\w*[Uu]sual\w*|[Mm]ade|Beside|beside|at_once|who)\b")
-ROOMS = ("model", "plan", "program", "exec", "train", "cli", "backend")
+ROOMS = ("model", "plan", "program", "exec", "train", "api", "cli", "backend")
 # Rooms with a set of their own instead.
 RETIRED_IN_ROOM = {"backend": re.compile(
     r"\b(?:Sight|sight|hide_\w+|\w*seen_by|end_of_seers|[Rr]each|extremes|turn|turned|turn_\w+|turned_\w+|\w+_turned|kTurned"

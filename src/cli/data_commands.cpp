@@ -4,25 +4,25 @@
 #include <cstdio>
 #include <iostream>
 
+#include "api/corpus.h"
+#include "api/image_cache.h"
+#include "api/image_job.h"
+#include "api/images.h"
+#include "api/inputs.h"
+#include "api/kernel_report.h"
+#include "api/launch.h"
+#include "api/learning.h"
+#include "api/no_effect.h"
+#include "api/objective.h"
+#include "api/use.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
-#include "cli/image_cache.h"
-#include "cli/image_job.h"
-#include "cli/images.h"
-#include "cli/inputs.h"
-#include "cli/kernel_report.h"
-#include "cli/launch.h"
-#include "cli/learning.h"
-#include "cli/no_effect.h"
-#include "cli/objective.h"
 #include "cli/sample_printer.h"
-#include "cli/use.h"
 #include "model/model_config.h"
 
 namespace snug {
 
-int tokenize_command(const Options& options, const CommandFlags& flags) {
+int tokenize_command(const JobConfig& options, const CommandFlags& flags) {
   if (flags.text && options.flags.contains("data"))
     user_error("--text reads standard input: found --data {} beside it, expected one of them",
                fmt::join(options.data, ","));
@@ -69,7 +69,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 namespace {
 
 // Throws CapacityError unless the job fits, and those that go before it.
-void require_all_fit(const Planned& planned, const JobsBefore& before, const Options& options) {
+void require_all_fit(const Planned& planned, const JobsBefore& before, const JobConfig& options) {
   const auto require = [&](const std::optional<Planned>& job, const std::string& what) {
     if (job) try {
         require_fit(*job, options);
@@ -85,7 +85,7 @@ void require_all_fit(const Planned& planned, const JobsBefore& before, const Opt
 
 }  // namespace
 
-int plan_command(Options options, const CommandFlags& flags) {
+int plan_command(JobConfig options, const CommandFlags& flags) {
   refuse_disk_dir(options, PlanMode::Look);
   Target target(options);
   target.say_strange_cards();
@@ -225,7 +225,7 @@ struct RankEvaluation {
   std::list<StreamSource> files;  // the same by part, where there are several
   RunObjective objective;
 
-  RankEvaluation(const JobSpec& spec, const Corpus& corpus, const Options& options, int rank, Comm* comm)
+  RankEvaluation(const JobSpec& spec, const Corpus& corpus, const JobConfig& options, int rank, Comm* comm)
       : source(evaluation_source(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
         files(evaluation_sources(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
         objective(spec, corpus, source, nullptr) {}
@@ -244,7 +244,7 @@ struct RankEvaluation {
 };
 
 // Does the work of one rank; rank 0 prints the result.
-void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus, const Options& options,
+void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus, const JobConfig& options,
                    const CommandFlags& flags) {
   const Fields data = data_fields(corpus, options, session.heartbeat());
   session.agree("the data, or its order", hash_of_fields(data, {kBlockFields, kContentFields}));
@@ -270,7 +270,7 @@ void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus,
 
 }  // namespace
 
-int eval_command(Options options, const CommandFlags& flags) {
+int eval_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));

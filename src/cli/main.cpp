@@ -7,21 +7,21 @@
 #include <cstdlib>
 #include <exception>
 
+#include "api/checkpoint_choice.h"
+#include "api/failure.h"
+#include "api/inputs.h"
+#include "api/job.h"
+#include "api/job_file.h"
+#include "api/launch.h"
+#include "api/limits.h"
+#include "api/target.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/option_name.h"
 #include "base/parallel.h"
-#include "cli/checkpoint_choice.h"
 #include "cli/command_table.h"
 #include "cli/commands.h"
-#include "cli/failure.h"
-#include "cli/inputs.h"
-#include "cli/job.h"
-#include "cli/job_file.h"
-#include "cli/launch.h"
-#include "cli/limits.h"
 #include "cli/option_pages.h"
-#include "cli/target.h"
 
 namespace {
 
@@ -126,8 +126,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
 }
 
-Options options_over(const std::string& job_file, const Given& given) {
-  Options options;
+JobConfig options_over(const std::string& job_file, const Given& given) {
+  JobConfig options;
   if (!job_file.empty()) read_job_file(job_file, options);
   for (const auto& [key, values] : given.values) {
     const OptionSpec& spec = find_option(key, "command line");
@@ -141,13 +141,13 @@ Options options_over(const std::string& job_file, const Given& given) {
 }
 
 // Returns the job file's options with the flags over them. A run that is resumed without a job file uses its own.
-Options effective_options(Given given) {
+JobConfig effective_options(Given given) {
   for (auto& [key, values] : given.values) {  // 'snug train --resume job.yaml': the word after a bare flag
     if (!find_option(key, "command line").is_bool() || values.empty() || !given.job_file.empty()) continue;
     if (!values.back().ends_with(".yaml") && !values.back().ends_with(".yml")) continue;
     given.job_file = std::exchange(values.back(), "true");
   }
-  Options options = options_over(given.job_file, given);
+  JobConfig options = options_over(given.job_file, given);
   const std::filesystem::path own = std::filesystem::path(options.out) / "job.yaml";
   if (options.resume && given.job_file.empty() && !options.out.empty() && is_file(own))
     options = options_over(own, given), options.given = options.flags;
@@ -260,7 +260,7 @@ int dispatch(int argc, char** argv) {
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
       if (all[i].name == "schema") return print_options(given[i].flags.format, app);
-      Options options = effective_options(given[i]);
+      JobConfig options = effective_options(given[i]);
       require_memory_for_process(thread_count(options));
       const FileLock used = choose_checkpoint(options);
       take_adapters_base(options);

@@ -1,11 +1,11 @@
-// Writes the table of options (cli/options.h) in the forms that people, editors and shells read.
+// Writes the table of options (api/options.h) in the forms that people, editors and shells read.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "api/options.h"
 #include "cli/command_table.h"
-#include "cli/options.h"
 
 namespace snug {
 

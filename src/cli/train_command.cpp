@@ -4,28 +4,28 @@
 #include <chrono>
 #include <cstdio>
 
+#include "api/checkpoint_choice.h"
+#include "api/corpus.h"
+#include "api/failure.h"
+#include "api/image_cache.h"
+#include "api/image_job.h"
+#include "api/inputs.h"
+#include "api/job.h"
+#include "api/job_file.h"
+#include "api/launch.h"
+#include "api/learning.h"
+#include "api/new_tokens.h"
+#include "api/no_effect.h"
+#include "api/objective.h"
+#include "api/prompting.h"
+#include "api/rules.h"
+#include "api/run_directory.h"
+#include "api/saving.h"
 #include "base/clock.h"
 #include "base/option_name.h"
 #include "base/say.h"
-#include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
-#include "cli/failure.h"
-#include "cli/image_cache.h"
-#include "cli/image_job.h"
-#include "cli/inputs.h"
 #include "cli/interrupt.h"
-#include "cli/job.h"
-#include "cli/job_file.h"
-#include "cli/launch.h"
-#include "cli/learning.h"
-#include "cli/new_tokens.h"
-#include "cli/no_effect.h"
-#include "cli/objective.h"
-#include "cli/prompting.h"
-#include "cli/rules.h"
-#include "cli/run_directory.h"
-#include "cli/saving.h"
 #include "format/generation_config.h"
 #include "format/side_files.h"
 #include "plan/lowering/fingerprint.h"
@@ -54,7 +54,7 @@ Interval interval_of(const Cadence& cadence) {
 
 // Derives the rest of a cut that the command line names in part: what the run's own file has was derived from the old
 // cut.
-void derive_again(Options& options, const Options& before) {
+void derive_again(JobConfig& options, const JobConfig& before) {
   const auto named = [&](const char* key) { return options.flags.contains(key); };
   const bool micro = named("micro_batch_size"), passes = named("gradient_accumulation_steps");
   if (micro && !passes && options.gradient_accumulation_steps == before.gradient_accumulation_steps)
@@ -63,10 +63,10 @@ void derive_again(Options& options, const Options& before) {
 }
 
 // Keeps the cut of a run that is resumed, unless another is named; on another number of ranks that is impossible.
-void keep_cut_of_run(Options& options) {
+void keep_cut_of_run(JobConfig& options) {
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
   if (!options.resume || !is_file(job)) return;
-  Options before;
+  JobConfig before;
   read_job_file(job.string(), before);
   derive_again(options, before);
   const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
@@ -81,7 +81,7 @@ void keep_cut_of_run(Options& options) {
 }
 
 // Keeps where replies end, which was decided when the run began and is written with what it trains.
-void keep_ends_of_run(const Options& options, Corpus& corpus) {
+void keep_ends_of_run(const JobConfig& options, Corpus& corpus) {
   const std::filesystem::path own = std::filesystem::path(options.out) / kRunFormat / "generation_config.json";
   const RecordKinds& kinds = corpus.training.kinds();
   if (!options.resume || !is_file(own) || !(kinds.conversations || kinds.texts)) return;
@@ -100,7 +100,7 @@ void keep_ends_of_run(const Options& options, Corpus& corpus) {
 }
 
 // Returns saved state that is put together from the files of another number of ranks.
-std::optional<SavedState> saved_by_others(const Options& options) {
+std::optional<SavedState> saved_by_others(const JobConfig& options) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
   if (!last) return std::nullopt;
@@ -110,7 +110,7 @@ std::optional<SavedState> saved_by_others(const Options& options) {
 }
 
 // Makes paths absolute, so that a run can be resumed in any directory.
-void name_absolutely(Options& options) {
+void name_absolutely(JobConfig& options) {
   std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace,
                                   &options.reference_cache};
   for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
@@ -126,8 +126,8 @@ void name_absolutely(Options& options) {
 }
 
 // Refuses another adapter: the run's own is restored, whatever it began from.
-void refuse_other_adapter(const Options& options, const std::filesystem::path& checkpoint) {
-  Options before;
+void refuse_other_adapter(const JobConfig& options, const std::filesystem::path& checkpoint) {
+  JobConfig before;
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
   if (options.adapter.empty() || !is_file(job)) return;
   read_job_file(job.string(), before);
@@ -141,7 +141,7 @@ void refuse_other_adapter(const Options& options, const std::filesystem::path& c
 
 // Returns the job. Refuses to go on with a run under other fields than its checkpoint has, before work is done in vain.
 // `data` holds the fields of the data.
-JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& heartbeat) {
+JobSpec job_of_run(const JobConfig& options, const Fields& data, const Heartbeat& heartbeat) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
   if (!last) return make_job(options, Purpose::Train);
@@ -162,13 +162,13 @@ JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& 
 
 // Returns the name of the adapter's or model's base for what is written: an id serves other people too; a GGUF file
 // does not, nor does a run's checkpoint, but the model made of it.
-const std::string& base_of(const Options& options) {
+const std::string& base_of(const JobConfig& options) {
   const std::string& given = model_as_given(options);
   return is_file(given) || is_checkpoint(given) ? options.model : given;
 }
 
 // Writes what goes beside the weights of whatever is made of the run's checkpoints, also before it ends.
-void write_format(const Options& options, const JobSpec& spec, const WriteExtraFiles& write_extra,
+void write_format(const JobConfig& options, const JobSpec& spec, const WriteExtraFiles& write_extra,
                   const Heartbeat& heartbeat) {
   PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
   if (options.method == "lora")
@@ -179,9 +179,9 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
   pending.publish();
 }
 
-std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
+std::string trained_parts(const JobConfig& options) { return options.method == "lora" ? "adapter" : "model"; }
 
-void export_result(Session& session, const Options& options, const WriteExtraFiles& write_extra) {
+void export_result(Session& session, const JobConfig& options, const WriteExtraFiles& write_extra) {
   const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
   if (options.method == "lora")
     export_adapter(session, out, written_adapter(options), base_of(options), write_extra);
@@ -189,7 +189,7 @@ void export_result(Session& session, const Options& options, const WriteExtraFil
     export_model(session, out, options.model, Existing::Replace, write_extra);
 }
 
-TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
+TrainerOptions trainer_options_of(const JobConfig& options, int64_t steps) {
   TrainerOptions trainer;
   trainer.out = options.out;
   trainer.schedule = make_schedule(options, steps);
@@ -210,7 +210,7 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
 }
 
 // Returns the end of a run's last line, which says which step its result is of.
-std::string which_is_best(const Trainer& trainer, const Options& options) {
+std::string which_is_best(const Trainer& trainer, const JobConfig& options) {
   const auto best = trainer.best();
   if (!best) return "";
   const std::string what = options.best_metric == "eval_loss" ? "held-out loss" : options.best_metric;
@@ -244,7 +244,7 @@ double seconds_to_load(Session& session) {
 
 // Holds what all ranks of a run share.
 struct Run {
-  const Options& options;
+  const JobConfig& options;
   const CommandFlags& flags;
   const Corpus& corpus;
   const Planned& planned;
@@ -272,12 +272,12 @@ void require_owned(Run& run) {
 // Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
 void begin_run(const Run& run, const DataSummary& data, const std::filesystem::path& spared,
                const Heartbeat& heartbeat) {
-  const Options& options = run.options;
+  const JobConfig& options = run.options;
   const Planned& planned = run.planned;
   const std::filesystem::path out = options.out;
   if (options.overwrite) clear_run(options.out, spared, heartbeat);
   std::filesystem::remove(out / kRunEnd);
-  Options effective = options;
+  JobConfig effective = options;
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
   effective.learning_rate = learning_rate(options);
@@ -294,7 +294,7 @@ void begin_run(const Run& run, const DataSummary& data, const std::filesystem::p
 
 // Trains, exports what was trained, and tells the command of --on-event what becomes of it.
 Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<EventCommand>& command) {
-  const Options& options = run.options;
+  const JobConfig& options = run.options;
   const auto tell = [&](const nlohmann::ordered_json& event) {
     if (command) command->send(event);
   };
@@ -318,7 +318,7 @@ Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<
 
 // Says what is about to run, and all that is noted of it.
 void say_plan(const Run& run, const BlockStream& data, const BlockStream* validation) {
-  const Options& options = run.options;
+  const JobConfig& options = run.options;
   log_line(plan_text(run.planned, options, summarise(data), run.before));
   if (!run.machines.empty()) log_line(run.machines);
   say_lines(run.corpus.notes);
@@ -330,7 +330,7 @@ void say_plan(const Run& run, const BlockStream& data, const BlockStream* valida
 }
 
 // Refuses to judge steps by a number that what is held out does not have.
-void refuse_other_metric(const Options& options, const TrainerOptions& held_out) {
+void refuse_other_metric(const JobConfig& options, const TrainerOptions& held_out) {
   std::vector<std::string> names{"eval_loss"};
   std::ranges::move(held_out.metric_names(), std::back_inserter(names));
   if (std::ranges::find(names, options.best_metric) == names.end())
@@ -399,7 +399,7 @@ bool stops_before(Run& run, RunObjective& objective, const ReferenceOptions& of_
 }
 
 int train_rank(Run& run, int rank, int place, Comm* comm) {
-  const Options& options = run.options;
+  const JobConfig& options = run.options;
   const Cut& cut = run.planned.spec.cut;
   const bool reports = rank == 0;
   const Heartbeat heartbeat = heartbeat_of(comm);
@@ -506,7 +506,7 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
 
 }  // namespace
 
-int train_command(Options options, const CommandFlags& flags) {
+int train_command(JobConfig options, const CommandFlags& flags) {
   InterruptGuard guard;
   if (options.early_stopping > 0 && (options.validation.empty() || options.eval_every.count == 0))
     user_error("early_stopping: found {}, expected {} and {} beside it: it counts evaluations", options.early_stopping,
