@@ -4,7 +4,7 @@
 #include <list>
 #include <memory>
 
-#include "api/plan_report.h"
+#include "api/plan.h"
 #include "api/text.h"
 #include "base/fields.h"
 #include "train/stream_source.h"

@@ -66,8 +66,10 @@ void agree_on_inputs(const JobConfig& options, Comm& launched) {
   launched.agree("the checkpoint that is used (" + option_name("checkpoint") + " step-N names one)", hash_of(names));
 }
 
-void say_notes(const JobSpec& spec) {
-  for (const std::string& note : spec.sources.notes) say(fmt::format("note: {}\n", note));
+std::vector<std::string> notes_of(const JobSpec& spec) {
+  std::vector<std::string> lines;
+  for (const std::string& note : spec.sources.notes) lines.push_back("note: " + note);
+  return lines;
 }
 
 }  // namespace snug

@@ -22,8 +22,7 @@ void take_adapters_base(JobConfig& options);
 // found a newer one to be the last.
 void agree_on_inputs(const JobConfig& options, Comm& launched);
 
-// Prints a line on standard error for each thing in the model's files that is passed over, and for dropout of a model
-// that is trained.
-void say_notes(const JobSpec& spec);
+// Returns a line for each thing in the model's files that is passed over, and for dropout of a model that is trained.
+std::vector<std::string> notes_of(const JobSpec& spec);
 
 }  // namespace snug

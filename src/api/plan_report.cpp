@@ -446,8 +446,11 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
       fmt::join(spaces, ", "));
 }
 
-nlohmann::ordered_json plan_json(const Planned& planned, const JobConfig& options,
-                                 const std::optional<DataSummary>& data, const JobsBefore& before) {
+nlohmann::ordered_json plan_json(const Plan& plan) {
+  const JobConfig& options = plan.config;
+  const Planned& planned = plan.planned;
+  const std::optional<DataSummary>& data = plan.data;
+  const JobsBefore& before = plan.before;
   const Arrangement& a = planned.shown();
   nlohmann::ordered_json json{{"format", 1},
                               {"fits", planned.fit.chosen.has_value()},
@@ -520,8 +523,11 @@ std::string use_text(const Planned& planned, const JobConfig& options) {
          memory_text(planned, options);
 }
 
-std::string plan_text(const Planned& planned, const JobConfig& options, const std::optional<DataSummary>& data,
-                      const JobsBefore& before) {
+std::string plan_text(const Plan& plan) {
+  const JobConfig& options = plan.config;
+  const Planned& planned = plan.planned;
+  const std::optional<DataSummary>& data = plan.data;
+  const JobsBefore& before = plan.before;
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
   std::string text =

@@ -27,7 +27,7 @@ Planned plan_use(JobSpec spec, const JobConfig& options, Comm* launched, bool sa
   target.require_here();
   refuse_disk_dir(options, PlanMode::Run);
   require_weights(spec.sources);
-  if (says && (!launched || launched->topology().rank == 0)) say_notes(spec);
+  if (says && (!launched || launched->topology().rank == 0)) say_lines(notes_of(spec));
   JobConfig settled = options;
   if (options.ranks == 0 && !launched && spec.purpose == Purpose::Generate && target.cuda() &&
       cards_of(target, PlanMode::Run).count > 1) {

@@ -7,18 +7,14 @@
 #include <cstdlib>
 #include <exception>
 
-#include "api/checkpoint_choice.h"
 #include "api/failure.h"
-#include "api/inputs.h"
-#include "api/job.h"
 #include "api/job_file.h"
 #include "api/launch.h"
-#include "api/limits.h"
+#include "api/run.h"
 #include "api/target.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/option_name.h"
-#include "base/parallel.h"
 #include "cli/command_table.h"
 #include "cli/commands.h"
 #include "cli/option_pages.h"
@@ -261,18 +257,12 @@ int dispatch(int argc, char** argv) {
     if (app.got_subcommand(all[i].name)) {
       if (all[i].name == "schema") return print_options(given[i].flags.format, app);
       JobConfig options = effective_options(given[i]);
-      require_memory_for_process(thread_count(options));
-      const FileLock used = choose_checkpoint(options);
-      take_adapters_base(options);
-      if (options.model.empty() && options.resume)
-        user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
-      if (options.model.empty() && all[i].needs_model)
-        user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
       if (!all[i].on_ranks) require_one_process(all[i].name);
-      find_inputs(options, all[i].name != "tokenize" ? Needed::Weights
-                           : given[i].flags.text     ? Needed::Tokenizer
-                                                     : Needed::Config);
-      set_threads(thread_count(options));
+      const FileLock used = find_job(options,
+                                     all[i].name != "tokenize" ? Needed::Weights
+                                     : given[i].flags.text     ? Needed::Tokenizer
+                                                               : Needed::Config,
+                                     all[i].needs_model);
       return all[i].run(options, given[i].flags);
     }
   return kUser;
