@@ -14,13 +14,14 @@
 
 namespace snug {
 
-// Holds what a client hears of a run, and what it is asked; each may be empty. Rank 0's thread calls the first three.
+// Holds what a client hears of a run, and what it is asked; each may be empty. Rank 0's thread calls `planned` and
+// `event`.
 struct RunEvents {
-  // The plan is made, and nothing of it is taken yet. `machines` says where ranks are, if on several machines.
+  // The plan is made, and nothing of it is taken yet.
   std::function<void(const Plan&)> planned{};
-  // {"event": "begin", ...}, then "step", "checkpoint", "end" or "error", as docs/options.md says of on_event.
+  // {"event": "begin", ...}, then "step", "checkpoint", "end" or "error", as the command of on_event is told.
   std::function<void(const nlohmann::ordered_json&)> event{};
-  // The run is about to take what was planned: from now on `interrupted` is asked.
+  // The run is about to take what was planned, and may be interrupted from now on; the thread of Job::run() calls it.
   std::function<void()> starts{};
   // Returns whether the run shall end, with a checkpoint, after the step that is going on; any rank's thread calls it.
   std::function<bool()> interrupted{};
