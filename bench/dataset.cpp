@@ -10,11 +10,11 @@
 #include <chrono>
 #include <limits>
 
+#include "api/job.h"
+#include "api/text.h"
+#include "api/token_cache.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "cli/job.h"
-#include "cli/text.h"
-#include "cli/token_cache.h"
 
 namespace {
 
@@ -32,7 +32,7 @@ void measure(const char* what, uint64_t bytes, int passes, const std::function<v
 
 int main(int argc, char** argv) {
   CLI::App app("Data to token ids, or the ids that were kept");
-  snug::Options options;
+  snug::JobConfig options;
   int threads = 2, passes = 3;
   app.add_option("--model", options.model, "directory with a tokenizer")->required();
   app.add_option("--data", options.data, "files of samples")->required();

@@ -17,8 +17,8 @@
 #include <chrono>
 #include <map>
 
-#include "cli/job.h"
-#include "cli/launch.h"
+#include "api/job.h"
+#include "api/launch.h"
 #include "full_batch.h"
 #include "measure/op_timer.h"
 
@@ -185,7 +185,7 @@ uint64_t most_of_host() {
 
 // Of all ranks; prints what the fullest card holds meanwhile, as its driver says, and what the process has of the host,
 // beside what was planned.
-double whole_step_seconds(const Planned& planned, const Options& options, bool with_ballast) {
+double whole_step_seconds(const Planned& planned, const JobConfig& options, bool with_ballast) {
   double seconds = 0;
   const std::optional<Cards> before = cards_here();
   std::optional<Ballast> ballast;
@@ -244,7 +244,7 @@ void report(const TimedBackend& backend, double whole, double apart, const std::
 
 int main(int argc, char** argv) try {
   prepare_process();
-  Options options;
+  JobConfig options;
   options.ranks = 1;
   bool only_whole = false, with_ballast = false;
   for (int i = 1; i < argc; i++) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Fails where a file of the repository names what holds on one machine only: a folder outside the repository, or the
 host of a package registry (packages are named, and the machine's own clients know where they come from). Fails too where
-code of a room that has its words (docs/GLOSSARY.md) uses a retired one as an identifier."""
+code of a room that has its words (docs/GLOSSARY.md) uses a retired one as an identifier, and where a text outside the
+command line's rooms names an option by its flag."""
 
 import re
 import sys
@@ -19,7 +20,7 @@ RETIRED = re.compile(
     r"|bring_\w+|brought_?|room_for\w*|share_\w+|redo|Again|PassFacts|is_joint|Trade|[Mm]eetings?_?"
     r"|reduce_at_once|of_one|CodedPlace|made_before_|in_both_places|tell_where|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock|BlockParams"
     r"|Way|[Mm]ended|magnitude|Turn|turn_|turn_off|\w*[Uu]sual\w*|[Mm]ade|Beside|beside|at_once|who)\b")
-ROOMS = ("model", "plan", "program", "exec", "train", "cli", "backend")
+ROOMS = ("model", "plan", "program", "exec", "train", "api", "cli", "backend")
 # Rooms with a set of their own instead.
 RETIRED_IN_ROOM = {"backend": re.compile(
     r"\b(?:Sight|sight|hide_\w+|\w*seen_by|end_of_seers|[Rr]each|extremes|turn|turned|turn_\w+|turned_\w+|\w+_turned|kTurned"
@@ -38,8 +39,30 @@ def retired(path):
             for number, line in enumerate(code.splitlines(), 1) for match in words.finditer(line)]
 
 
+# Rooms of src/ that know flags: the command line's own, and that of other programs' command lines. Others name an option
+# by option_name() (base/option_name.h).
+FLAG_ROOMS = ("cli", "translate")
+OPTION = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+
+
+def flags():
+    """Matches the flag of any option of the table, of which docs/options.md has the keys."""
+    keys = OPTION.findall((sources.ROOT / "docs" / "options.md").read_text())
+    return re.compile(r"(?<![\w-])--(?:" + "|".join(key.replace("_", "[-_]") for key in keys) + r"|\{\})(?![\w-])")
+
+
+def flags_named(path, flag):
+    """Texts of a file outside the command line's rooms that name an option by its flag, as failures."""
+    if path.suffix not in sources.CPP_SUFFIXES or path.parts[:1] != ("src",) or path.parts[1] in FLAG_ROOMS:
+        return []
+    code = (sources.ROOT / path).read_text()
+    return [f"{path}:{code.count(chr(10), 0, literal.start()) + 1}: '{match.group()}' is a flag: option_name() names options"
+            for literal in sources.NOT_CODE.finditer(code) if literal.group().startswith('"')
+            for match in flag.finditer(literal.group())]
+
+
 def main():
-    failures = []
+    failures, flag = [], flags()
     for path in sources.tracked_files():
         data = (sources.ROOT / path).read_bytes()
         if b"\0" in data[:8192]:
@@ -47,7 +70,7 @@ def main():
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             for match in WORDS.finditer(line):
                 failures.append(f"{path}:{number}: '{match.group()}' holds on one machine only")
-        failures += retired(path)
+        failures += retired(path) + flags_named(path, flag)
     return sources.report("check_words", failures)
 
 

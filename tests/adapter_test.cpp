@@ -1,9 +1,9 @@
 // Adapters as PEFT saves them, against the losses that PEFT gets when it loads them (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
+#include "api/job.h"
+#include "api/rules.h"
 #include "base/file.h"
-#include "cli/job.h"
-#include "cli/rules.h"
 #include "expect_error.h"
 #include "stored_adapters.h"
 #include "temp_directory.h"
@@ -12,8 +12,8 @@
 namespace snug {
 namespace {
 
-Options options_for(const std::filesystem::path& model, const std::filesystem::path& adapter) {
-  Options options;
+JobConfig options_for(const std::filesystem::path& model, const std::filesystem::path& adapter) {
+  JobConfig options;
   options.model = model.string();
   options.adapter = adapter.string();
   options.device = "cpu";
@@ -23,7 +23,7 @@ Options options_for(const std::filesystem::path& model, const std::filesystem::p
   return options;
 }
 
-double loss_of(const Options& options) {
+double loss_of(const JobConfig& options) {
   const std::vector<TinySample> samples = samples_of_adapters();
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = std::ssize(samples);
@@ -53,7 +53,7 @@ TEST(Adapters, OfEveryKindBecomePartOfAMergedModel) {
   for (const auto& [name, base, loss] : expected()) {
     const TempDirectory directory;
     const auto out = directory.path() / "merged";
-    const Options options = options_for(adapters() / base, adapters() / name);
+    const JobConfig options = options_for(adapters() / base, adapters() / name);
     JobSpec spec = make_job(options, Purpose::Merge);
     TinySession session(spec, 1);
     session.load();
@@ -107,7 +107,7 @@ class Changed {
   }
 
   nlohmann::json config() const { return read_json(directory_.path() / "adapter_config.json"); }
-  Options options() const {
+  JobConfig options() const {
     const auto stored = read_json(adapters() / "expected.json");
     return options_for(adapters() / stored[name_]["base"].get<std::string>(), directory_.path());
   }

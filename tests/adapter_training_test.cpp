@@ -2,8 +2,8 @@
 // LoRA+, against ten steps of PEFT's (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
-#include "cli/job.h"
-#include "cli/rules.h"
+#include "api/job.h"
+#include "api/rules.h"
 #include "expect_error.h"
 #include "plan/lowering/fingerprint.h"
 #include "stored_adapters.h"
@@ -14,14 +14,14 @@
 namespace snug {
 namespace {
 
-Options decaying_on(const std::string& base) {
-  Options options = options_on(base);
+JobConfig decaying_on(const std::string& base) {
+  JobConfig options = options_on(base);
   options.weight_decay = 0.1;
   return options;
 }
 
-Options options_from(const std::string& adapter) {
-  Options options = decaying_on(read_json(adapters() / "expected.json")[adapter]["base"]);
+JobConfig options_from(const std::string& adapter) {
+  JobConfig options = decaying_on(read_json(adapters() / "expected.json")[adapter]["base"]);
   options.adapter = (adapters() / adapter).string();
   return options;
 }
@@ -31,8 +31,8 @@ const std::vector<std::string> kRanks{"k_proj=5", "layers\\.1\\.mlp\\.up_proj=1"
 const std::vector<std::string> kAlphas{"gate_proj=11", "layers\\.[0-9]+\\.self_attn\\.(q|v)_proj=3"};
 
 // What each stored run trains, as options.
-std::map<std::string, Options> runs() {
-  std::map<std::string, Options> all;
+std::map<std::string, JobConfig> runs() {
+  std::map<std::string, JobConfig> all;
   for (const char* name :
        {"plain", "layers", "uneven", "uneven_rslora", "saved", "saved_linear", "tied_saved_embedding",
         "tied_saved_head", "tied_together", "rank_12", "rank_20", "ranks", "dora", "dora_uneven"})
@@ -44,7 +44,7 @@ std::map<std::string, Options> runs() {
   all["dora_plus"] = options_from("dora");
   all["dora_plus"].lora_plus_ratio = 16;
   for (const char* name : {"pissa", "olora", "pissa_uneven"}) {
-    Options& begun = all[name] = decaying_on(name == std::string("olora") ? "tied" : "own_head");
+    JobConfig& begun = all[name] = decaying_on(name == std::string("olora") ? "tied" : "own_head");
     begun.lora_init = std::string(name).substr(0, 5);
     begun.lora_rank = 3;
     begun.lora_alpha = 6;
@@ -71,7 +71,7 @@ std::map<std::string, Options> runs() {
 constexpr double kRate = 1e-3;
 
 // `cache` is for what adapters begin with.
-JobSpec job_of(Options options, int64_t passes, const TempDirectory& cache) {
+JobSpec job_of(JobConfig options, int64_t passes, const TempDirectory& cache) {
   options.cache_dir = cache.path() / "cache";
   JobSpec spec = make_job(options, Purpose::Train);
   make_initial_halves(spec, {});
@@ -81,7 +81,7 @@ JobSpec job_of(Options options, int64_t passes, const TempDirectory& cache) {
   return spec;
 }
 
-double loss_of(Options options) {
+double loss_of(JobConfig options) {
   const std::vector<TinySample> samples = samples_of_adapters();
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = std::ssize(samples);
@@ -121,7 +121,7 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
     TinyTrainer trainer(session);
     for (int64_t number = 1; number <= 3; number++) trainer.step(samples, number, kRate);
     const double loss = trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples));
-    Options written = decaying_on(std::filesystem::path(options.model).filename());
+    JobConfig written = decaying_on(std::filesystem::path(options.model).filename());
     if (options.method == "full") {
       export_model(session, out, options.model, Existing::Refuse);
       written.model = out.string();
@@ -142,7 +142,7 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
     // Training goes on from it, by the same rules; what was taken off is trained then as well.
     const int64_t trained = make_job(written, Purpose::Train).table.count(true);
     EXPECT_EQ(trained, session.spec().table.count(true) * (options.lora_init == "default" ? 1 : 2)) << name;
-    Options again = decaying_on(std::filesystem::path(options.model).filename());
+    JobConfig again = decaying_on(std::filesystem::path(options.model).filename());
     take_adapter(again, adapter_of(written));
     Fields of_options = fields_of(make_job(again, Purpose::Train)),
            of_adapter = fields_of(make_job(written, Purpose::Train));
@@ -160,7 +160,7 @@ TEST(AdapterTraining, WhatIsWrittenHasTheLossOfTheRun) {
 // Bytes of what is frozen are the base's.
 TEST(AdapterTraining, WhatIsFrozenIsWrittenAsItWas) {
   const TempDirectory directory;
-  Options options = runs().at("full_some");
+  JobConfig options = runs().at("full_some");
   options.compute = "bf16";
   TinySession session(job_of(options, 1, directory), 1);
   session.load();
@@ -176,12 +176,12 @@ TEST(AdapterTraining, WhatIsFrozenIsWrittenAsItWas) {
 }
 
 TEST(AdapterTraining, OptionsMakeTheAdaptersOfPeft) {
-  Options options = decaying_on("own_head");
+  JobConfig options = decaying_on("own_head");
   options.lora_rank = 3;
   options.lora_alpha = 6;
   options.lora_rank_pattern = kRanks;
   options.lora_alpha_pattern = kAlphas;
-  Options stored = options_from("uneven");
+  JobConfig stored = options_from("uneven");
   EXPECT_EQ(differences(fields_of(make_job(options, Purpose::Train)), fields_of(make_job(stored, Purpose::Train)),
                         kResultFields),
             std::vector<std::string>{});
@@ -192,13 +192,13 @@ TEST(AdapterTraining, OptionsMakeTheAdaptersOfPeft) {
   EXPECT_EQ(table.layers[1].qkv.lora.parts.size(), 3u);
 }
 
-void expect_refused(const Options& options, const std::string& message) {
+void expect_refused(const JobConfig& options, const std::string& message) {
   EXPECT_TRUE(fails_with<UserError>([&] { make_job(options, Purpose::Train); }, message));
 }
 
 TEST(AdapterTraining, RulesThatMeanNothingAreRefused) {
   const auto with = [](const char* key, const char* value, const char* method = "lora") {
-    Options options = decaying_on("tied");
+    JobConfig options = decaying_on("tied");
     options.method = method;
     find_option(key, "test").set(options, value);
     return options;
@@ -217,7 +217,7 @@ TEST(AdapterTraining, RulesThatMeanNothingAreRefused) {
 }
 
 TEST(AdapterTraining, BeginningsThatCannotBeAreRefused) {
-  Options options = options_from("plain");
+  JobConfig options = options_from("plain");
   options.lora_init = "pissa";
   expect_refused(options, "lora_init: found pissa, expected nothing: --adapter");
   options = decaying_on("own_head");
@@ -231,7 +231,7 @@ TEST(AdapterTraining, BeginningsThatCannotBeAreRefused) {
 
 // A model known by its configuration alone is planned with an adapter's files behind the one that is assumed.
 TEST(AdapterTraining, FilesThatAreAssumedHoldWhatIsReadOfThem) {
-  Options options;
+  JobConfig options;
   options.model = (std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b").string();
   options.lora_init = "pissa";
   const WeightSources sources = make_job(options, Purpose::Train).sources;
@@ -244,7 +244,7 @@ TEST(AdapterTraining, FilesThatAreAssumedHoldWhatIsReadOfThem) {
 
 // PEFT takes every module whose path ends with "norm" for saved; options mean the module of that name.
 TEST(AdapterTraining, NamesOfModulesMeanThemToPeftToo) {
-  Options options = decaying_on("own_head");
+  JobConfig options = decaying_on("own_head");
   options.modules_to_save = {"norm", "embed_tokens"};
   EXPECT_EQ(adapter_of(options).modules_to_save, (std::vector<std::string>{"embed_tokens", "model.norm"}));
 }

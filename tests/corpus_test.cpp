@@ -1,11 +1,11 @@
-#include "cli/corpus.h"
+#include "api/corpus.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
-#include "cli/options.h"
+#include "api/options.h"
 #include "train/checkpoint.h"
 
 namespace snug {
@@ -15,7 +15,7 @@ uint64_t hash_of_labels(std::vector<int32_t> labels) {
   Corpus corpus;
   corpus.training.add({{1, 2, 3, 4}, std::move(labels)});
   corpus.training_samples = all_samples(1);
-  return hash_of_fields(data_fields(corpus, Options(), {}), {kContentFields});
+  return hash_of_fields(data_fields(corpus, JobConfig(), {}), {kContentFields});
 }
 
 // A checkpoint is not resumed with other labels, however many there are.
@@ -79,16 +79,16 @@ const std::set<std::string> kNotOfData{
 
 TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
   const Corpus corpus;
-  const auto hash = [&](const Options& options) {
+  const auto hash = [&](const JobConfig& options) {
     return hash_of_fields(data_fields(corpus, options, {}), {kBlockFields, kDataOptionFields});
   };
   for (const OptionSpec& spec : option_specs()) {
     const auto other = kOtherData.find(spec.key);
     EXPECT_NE(other != kOtherData.end(), kNotOfData.contains(spec.key)) << spec.key << ": is it of the data or not?";
     if (other == kOtherData.end()) continue;
-    Options options;
+    JobConfig options;
     spec.set(options, other->second);
-    EXPECT_NE(hash(options), hash(Options())) << spec.key;
+    EXPECT_NE(hash(options), hash(JobConfig())) << spec.key;
   }
 }
 

@@ -2,8 +2,8 @@
 #define SNUG_TESTS_ON_CUDA
 #include <cuda_runtime_api.h>
 
+#include "api/job.h"
 #include "backend/cuda/backend.h"
-#include "cli/job.h"
 #include "expect_error.h"
 #include "faults_test.cpp"
 
@@ -47,7 +47,7 @@ TEST_F(ACard, WithLessMemoryThanPlannedDoesNotFit) {
 
 TEST_F(ACard, ThatIsHeldByOthersIsPlannedAsItIsWhateverMachineIsNamed) {
   const Ballast ballast(uint64_t{2} << 30);
-  Options options;
+  JobConfig options;
   options.device = "cuda";
   options.machine = "8xH200";
   const Target target(options);

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "cli/target.h"
+#include "api/target.h"
 
 namespace snug {
 namespace {

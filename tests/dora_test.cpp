@@ -1,8 +1,8 @@
 // Adapters whose rows have norms that are trained (DoRA), beside PEFT's numbers and beside plain adapters.
 #include <gtest/gtest.h>
 
-#include "cli/job.h"
-#include "cli/rules.h"
+#include "api/job.h"
+#include "api/rules.h"
 #include "expect_error.h"
 #include "format/peft_tensors.h"
 #include "stored_adapters.h"
@@ -12,13 +12,13 @@
 namespace snug {
 namespace {
 
-Options options_from(const std::string& adapter, const std::string& base) {
-  Options options = options_on(base);
+JobConfig options_from(const std::string& adapter, const std::string& base) {
+  JobConfig options = options_on(base);
   options.adapter = (adapters() / adapter).string();
   return options;
 }
 
-JobSpec job_of(const Options& options, Purpose purpose = Purpose::Train) {
+JobSpec job_of(const JobConfig& options, Purpose purpose = Purpose::Train) {
   JobSpec spec = make_job(options, purpose);
   spec.cut.micro_batch = std::ssize(samples_of_adapters());
   spec.evaluate = purpose == Purpose::Train;
@@ -88,7 +88,7 @@ TEST(Dora, AFreshAdapterIsTheBase) {
   for (const char* compute : {"fp32", "bf16"})
     for (const char* format : {"bf16", "int8", "nf4", "fp8"})
       for (const double dropout : {0.0, 0.3}) {
-        Options options = options_on("tied");
+        JobConfig options = options_on("tied");
         options.compute = compute;
         options.base_format = format;
         options.lora_dropout = dropout;
@@ -101,7 +101,7 @@ TEST(Dora, AFreshAdapterIsTheBase) {
 
 // Halves are drawn as without norms, and a number a row is trained beside them.
 TEST(Dora, HalvesAreThoseOfAPlainAdapter) {
-  Options options = options_on("own_head");
+  JobConfig options = options_on("own_head");
   const JobSpec plain = make_job(options, Purpose::Train);
   options.lora_dora = true;
   const JobSpec dora = make_job(options, Purpose::Train);
@@ -128,7 +128,7 @@ TEST(Dora, HalvesAreThoseOfAPlainAdapter) {
 // A base in bf16 moves the norms by less than bf16's unit in a step: they are trained in fp32.
 TEST(Dora, NormsMoveByLessThanAUnitOfBf16) {
   const TempDirectory directory;
-  Options options = options_on("own_head");
+  JobConfig options = options_on("own_head");
   options.compute = "bf16";
   options.lora_dora = true;
   const auto written = [&](int64_t steps) {
@@ -154,12 +154,12 @@ TEST(Dora, NormsMoveByLessThanAUnitOfBf16) {
   EXPECT_EQ(norms, 14u);
 }
 
-void expect_refused(const Options& options, const std::string& message) {
+void expect_refused(const JobConfig& options, const std::string& message) {
   EXPECT_TRUE(fails_with<UserError>([&] { make_job(options, Purpose::Train); }, message));
 }
 
 TEST(Dora, WhatIsNotThereIsRefused) {
-  Options options = options_on("own_head");
+  JobConfig options = options_on("own_head");
   options.lora_dora = true;
   options.lora_init = "pissa";
   expect_refused(options, "lora_dora: found lora_init pissa beside it");

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "api/images.h"
 #include "base/file.h"
-#include "cli/images.h"
 #include "cli/sample_printer.h"
 #include "data/dataset.h"
 #include "expect_error.h"
@@ -58,7 +58,7 @@ class ImageText : public ::testing::Test {
   }
 
   TempDirectory directory_;
-  Options options_;
+  JobConfig options_;
 };
 
 TEST_F(ImageText, TheIdsOfEveryFormAreThoseOfTransformers) {

@@ -1,5 +1,5 @@
 // How many ranks a process has, whose error ends them, and what becomes of one that hangs.
-#include "cli/launch.h"
+#include "api/launch.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -12,8 +12,8 @@
 #include <optional>
 #include <thread>
 
+#include "api/job.h"
 #include "base/file.h"
-#include "cli/job.h"
 #include "expect_error.h"
 #include "temp_directory.h"
 
@@ -41,10 +41,10 @@ TEST(Launch, RankZerosResultIsReturned) {
 }
 
 // What resolve_ranks() makes of the options of each of several processes of one machine, which are threads here.
-std::vector<int64_t> settled(std::vector<Options> processes) {
+std::vector<int64_t> settled(std::vector<JobConfig> processes) {
   std::vector<int64_t> ranks(processes.size());
   run_ranks(static_cast<int>(processes.size()), 1, nullptr, [&](int process, int, Comm* comm) {
-    Options& options = processes[static_cast<size_t>(process)];
+    JobConfig& options = processes[static_cast<size_t>(process)];
     resolve_ranks(options, Target(options, std::nullopt), PlanMode::Run, comm);
     ranks[static_cast<size_t>(process)] = options.ranks;
     return 0;
@@ -52,8 +52,8 @@ std::vector<int64_t> settled(std::vector<Options> processes) {
   return ranks;
 }
 
-Options options_of(const std::string& machine, int64_t ranks = 0) {
-  Options options;
+JobConfig options_of(const std::string& machine, int64_t ranks = 0) {
+  JobConfig options;
   options.machine = machine;
   options.device = machine.empty() ? "cpu" : "cuda";
   options.ranks = ranks;
@@ -61,8 +61,8 @@ Options options_of(const std::string& machine, int64_t ranks = 0) {
 }
 
 TEST(Launch, ProcessesOfAMachineShareItsCards) {
-  const auto of = [](int processes, const Options& options) {
-    return settled(std::vector<Options>(static_cast<size_t>(processes), options));
+  const auto of = [](int processes, const JobConfig& options) {
+    return settled(std::vector<JobConfig>(static_cast<size_t>(processes), options));
   };
   EXPECT_EQ(of(2, options_of("8xH100")), std::vector<int64_t>(2, 8));
   EXPECT_EQ(of(3, options_of("8xH100")), std::vector<int64_t>(3, 6));
@@ -75,7 +75,7 @@ TEST(Launch, ProcessesOfAMachineShareItsCards) {
 // Of the machine that is named there are prices.
 TEST(Launch, ARunCountsTheCardsThatAreHere) {
   const auto ranks = [](const std::string& machine, PlanMode mode) {
-    Options options;
+    JobConfig options;
     options.machine = machine;
     resolve_ranks(options, Target(options, rough_cards("NVIDIA H200", 90, 2)), mode);
     return options.ranks;
@@ -108,7 +108,7 @@ TEST(Launch, ProcessesRunOnTheSame) {
     write_text(path, write_machine(machine));
     return options_of(path);
   };
-  const auto expect = [](const Options& odd, const std::string& found) {
+  const auto expect = [](const JobConfig& odd, const std::string& found) {
     EXPECT_TRUE(fails_with<UserError>([&] { settled({options_of("2xH100"), options_of("2xH100"), odd}); }, found));
   };
   expect(options_of(""), "device: found GPUs in process 0, the CPU in process 2, expected the same in each of the 3");
@@ -118,7 +118,7 @@ TEST(Launch, ProcessesRunOnTheSame) {
   expect(profile("blocks", [](Machine& machine) { machine.cards->nccl.blocks = 16; }),
          "machine: found NCCL with 8 blocks of threads in process 0, NCCL with 16 blocks of threads in process 2");
   expect(profile("rates", [](Machine& machine) { machine.cards->rates.flops *= 2; }), "machine: found rates of hash ");
-  const Options same = profile("same", [](Machine& machine) {
+  const JobConfig same = profile("same", [](Machine& machine) {
     machine.cards->free_bytes -= 1 << 30;
     machine.processor = "another";
     machine.cards->condition = "61 C";
@@ -129,7 +129,7 @@ TEST(Launch, ProcessesRunOnTheSame) {
 TEST(Launch, ProcessesOfOneMachineSeeTheSameGpus) {
   const auto settle = [](const std::array<uint64_t, 2>& seen) {
     run_ranks(2, 1, nullptr, [&](int process, int, Comm* comm) {
-      Options options = options_of("2xH100", 2);
+      JobConfig options = options_of("2xH100", 2);
       const Target target(options, rough_cards("NVIDIA H100", 90, 2), seen[static_cast<size_t>(process)]);
       resolve_ranks(options, target, PlanMode::Run, comm);
       return 0;

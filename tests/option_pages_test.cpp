@@ -19,9 +19,9 @@ const fs::path kPage = fs::path(SNUG_DOCS) / "options.md";
 // Where an option has a value though nothing is given, its line ends with a text that gives this value.
 TEST(OptionPages, DefaultsThatAreSaidAreThoseThatHold) {
   for (const OptionSpec& spec : option_specs()) {
-    const std::string holds = spec.get(Options());
+    const std::string holds = spec.get(JobConfig());
     if (holds.empty() || spec.type.kind == ValueKind::List) continue;
-    Options options;
+    JobConfig options;
     try {
       spec.set(options, spec.default_text());
       EXPECT_EQ(spec.get(options), holds) << spec.key;

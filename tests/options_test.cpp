@@ -1,22 +1,22 @@
-#include "cli/job_file.h"
+#include "api/job_file.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <sstream>
 
+#include "api/job.h"
+#include "api/no_effect.h"
+#include "api/other_names.h"
 #include "base/file.h"
-#include "cli/job.h"
-#include "cli/no_effect.h"
-#include "cli/other_names.h"
 #include "temp_directory.h"
 
 namespace snug {
 namespace {
 
 TEST(Options, DefaultsAreReadBackAsWritten) {
-  const std::string written = write_job_file(Options());
-  Options read;
+  const std::string written = write_job_file(JobConfig());
+  JobConfig read;
   parse_job(written, "job.yaml", read);
   EXPECT_EQ(write_job_file(read), written);
 }
@@ -33,7 +33,7 @@ TEST(Options, ASizeThatIsNamedIsEnough) {
 
 TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
   constexpr uint64_t kLarge = uint64_t{1} << 50;
-  Options options;
+  JobConfig options;
   options.device = "cpu";
   options.device_memory = options.host_memory = options.disk_memory = kLarge;
   const auto caps = [&](PlanMode mode) { return caps_of(options, Target(options), mode); };
@@ -51,7 +51,7 @@ TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
 }
 
 TEST(Options, TokenIdsThatAreKeptAreAmongWhatDiskMemoryAllows) {
-  Options options;
+  JobConfig options;
   options.device = "cpu";
   const auto disk = [&](PlanMode mode) { return caps_of(options, Target(options), mode).disk_bytes; };
   options.disk_memory = 1000;
@@ -67,7 +67,7 @@ TEST(Options, TokenIdsThatAreKeptAreAmongWhatDiskMemoryAllows) {
 
 TEST(Options, AJobFileOfANewerFormatIsRefused) {
   const auto refusal = [](const std::string& text) -> std::string {
-    Options options;
+    JobConfig options;
     try {
       parse_job(text, "job.yaml", options);
     } catch (const UserError& error) {
@@ -75,7 +75,7 @@ TEST(Options, AJobFileOfANewerFormatIsRefused) {
     }
     return "";
   };
-  EXPECT_TRUE(write_job_file(Options()).starts_with("format: 1\n"));
+  EXPECT_TRUE(write_job_file(JobConfig()).starts_with("format: 1\n"));
   EXPECT_EQ(refusal("format: 1\nseed: 7\n"), "");
   EXPECT_EQ(refusal("seed: 7\n"), "") << "as files were before there was a format";
   EXPECT_EQ(refusal("format: 2\n"), "job.yaml, key 'format': found 2, expected 1 at most: a newer snug made it");
@@ -86,7 +86,7 @@ TEST(Options, AJobFileOfANewerFormatIsRefused) {
 }
 
 std::string refusal_of(const std::string& job) {
-  Options options;
+  JobConfig options;
   try {
     parse_job(job, "job.yaml", options);
   } catch (const UserError& error) {
@@ -99,7 +99,7 @@ TEST(Options, AJobFileIsOneDocument) {
   EXPECT_EQ(refusal_of("seed: 7\n---\nseed: 8\n"),
             "job.yaml: found 2 documents, divided by '---', expected one: a job file is one list of keys and values");
   for (const char* one : {"---\nseed: 7\n", "# none\n---\nseed: 7\n...\n", "seed: 7\n---\n# nothing more\n"}) {
-    Options options;
+    JobConfig options;
     parse_job(one, "job.yaml", options);
     EXPECT_EQ(options.seed, 7u) << one;
   }
@@ -114,7 +114,7 @@ TEST(Options, AStrayCommaOrBracketIsRefused) {
 TEST(Options, BooleansAreReadAsYamlWasWritten) {
   for (const auto& [word, value] :
        {std::pair("True", true), {"yes", true}, {"On", true}, {"False", false}, {"no", false}}) {
-    Options options;
+    JobConfig options;
     options.packing = !value;
     parse_job(std::string("packing: ") + word, "job.yaml", options);
     EXPECT_EQ(options.packing, value) << word;
@@ -139,7 +139,7 @@ TEST(Options, DataWhereAJobFileStandsIsSaidToBeData) {
   const auto refused = [&](const std::string& name, const std::string& text) {
     const std::string path = directory.path() / name;
     write_text(path, text);
-    Options options;
+    JobConfig options;
     try {
       read_job_file(path, options);
     } catch (const UserError& error) {
@@ -211,7 +211,7 @@ TEST(Options, UnknownNamesAreExplained) {
 
 TEST(Options, WhatChangesNothingIsSaid) {
   const auto lines = [](const std::vector<std::pair<std::string, std::string>>& asked, const Circumstances& seen) {
-    Options options;
+    JobConfig options;
     for (const auto& [key, value] : asked) {
       find_option(key, "test").set(options, value);
       options.flags.insert(key);
@@ -238,7 +238,7 @@ TEST(Options, WhatChangesNothingIsSaid) {
   EXPECT_EQ(lines({{"seed", "3"}}, {.draws_nothing = true}), Lines{"--seed 3 changes nothing: nothing is drawn"});
   EXPECT_EQ(lines({{"packing", "false"}}, {.shows_samples = true}),
             Lines{"--packing false changes nothing: samples are shown whole"});
-  Options of_a_file;
+  JobConfig of_a_file;
   parse_job("eval_every: 0\ntrain_on: assistant\nschedule: constant\n", "job.yaml", of_a_file);
   EXPECT_EQ(options_without_effect(of_a_file, {.kinds = texts, .cut = one}), Lines{}) << "as usual";
 }

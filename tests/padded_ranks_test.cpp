@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "api/job.h"
+#include "api/rules.h"
 #include "backend/cuda/facts.h"
-#include "cli/job.h"
-#include "cli/rules.h"
 #include "format/safetensors.h"
 #include "model/model_config.h"
 #include "plan/lowering/compile.h"
@@ -73,7 +73,7 @@ struct Outcome {
 Outcome trained(const std::filesystem::path& adapter, const std::string& compute) {
   const TempDirectory directory;
   const auto samples = samples_of_adapters();
-  Options options = options_on("own_head");
+  JobConfig options = options_on("own_head");
   options.adapter = adapter.string();
   options.compute = compute;
   options.weight_decay = 0.1;

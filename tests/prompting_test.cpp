@@ -1,5 +1,5 @@
 // How to ask and where to stop, from the run that teaches it to the commands that use what it wrote.
-#include "cli/text.h"
+#include "api/text.h"
 
 #include <csignal>
 
@@ -231,7 +231,7 @@ TEST_F(Prompting, WhatARecordOfAPromptAsksForIsRefusedAndTheRestIsNamed) {
 
 TEST_F(Prompting, APromptThatSaysBosHasOne) {
   put(at("base/tokenizer_config.json"), R"({"bos_token": "<|endoftext|>", "add_bos_token": true})");
-  Options options;
+  JobConfig options;
   options.model = at("base");
   const PromptEncoder bare(options);
   const std::vector<int32_t> ids = bare.encode("Hello", "prompt");

@@ -9,8 +9,8 @@
 #include <sstream>
 #include <thread>
 
+#include "api/launch.h"
 #include "base/error.h"
-#include "cli/launch.h"
 #include "comm/mpi.h"
 #include "temp_directory.h"
 

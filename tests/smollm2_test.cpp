@@ -2,7 +2,7 @@
 // (tests/fixtures/README.md). scripts/fetch_demo.sh fetches the file; without it there is nothing to test.
 #include <gtest/gtest.h>
 
-#include "cli/text.h"
+#include "api/text.h"
 #include "format/gguf_import.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
@@ -68,7 +68,7 @@ TEST_F(SmolLM2, LossOnHeldOutEntriesIsThatOfTransformers) {
 
 TEST_F(SmolLM2, GreedyContinuationsAreThoseOfTransformers) {
   const auto expected = read_json(fixtures() / "smollm2.json");
-  Options options;
+  JobConfig options;
   options.model = model().string();
   JobSpec spec = job(Purpose::Generate);
   const PromptEncoder encoder(options);

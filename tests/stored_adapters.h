@@ -1,7 +1,7 @@
 // Adapters and models that PEFT saved (fixtures/adapters), and jobs on them.
 #pragma once
 
-#include "cli/options.h"
+#include "api/options.h"
 #include "tiny_model.h"
 
 namespace snug {
@@ -16,8 +16,8 @@ inline std::vector<TinySample> samples_of_adapters() {
 }
 
 // Returns options of a job in fp32 on one of the models.
-inline Options options_on(const std::string& base) {
-  Options options;
+inline JobConfig options_on(const std::string& base) {
+  JobConfig options;
   options.model = (adapters() / base).string();
   options.device = "cpu";
   options.compute = "fp32";

@@ -1,5 +1,5 @@
 // Token ids that are kept for later runs.
-#include "cli/token_cache.h"
+#include "api/token_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <fstream>
 #include <thread>
 
+#include "api/cache.h"
 #include "base/file.h"
 #include "byte_encoder.h"
-#include "cli/cache.h"
 #include "expect_error.h"
 #include "temp_directory.h"
 
@@ -93,7 +93,7 @@ class TokenCache : public ::testing::Test {
   }
 
   TempDirectory directory_;
-  Options options_;
+  JobConfig options_;
   TextEncoder encoder_ = byte_encoder();
   std::atomic<int> encoded_ = 0;
   std::chrono::milliseconds pause_{0};

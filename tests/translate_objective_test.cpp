@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/job_file.h"
-#include "cli/objective.h"
+#include "api/job_file.h"
+#include "api/objective.h"
 #include "translate/translate.h"
 #include "translate_cases.h"
 
@@ -40,8 +40,8 @@ TranslatedJob axolotl(const std::string& lines) {
                     {{"t.yaml", "base_model: m\ndatasets:\n  - path: d.jsonl\nlearning_rate: 1e-5\n" + lines}});
 }
 
-Options loaded(const TranslatedJob& job) {
-  Options options;
+JobConfig loaded(const TranslatedJob& job) {
+  JobConfig options;
   parse_job(job.job, "job.yaml", options);
   return options;
 }
@@ -91,7 +91,7 @@ TEST(TranslateObjective, RewardsAreOfScores) {
 }
 
 TEST(TranslateObjective, WhatTransformersAddsToTheCrossEntropyIsOfSft) {
-  const Options both = loaded(trl("sft", "--label_smoothing_factor 0.1 --neftune_noise_alpha 5"));
+  const JobConfig both = loaded(trl("sft", "--label_smoothing_factor 0.1 --neftune_noise_alpha 5"));
   EXPECT_EQ(both.label_smoothing, 0.1);
   EXPECT_EQ(both.neftune_noise_alpha, 5);
   EXPECT_EQ(loaded(axolotl("noisy_embedding_alpha: 3\n")).neftune_noise_alpha, 3);
@@ -103,7 +103,7 @@ TEST(TranslateObjective, WhatTransformersAddsToTheCrossEntropyIsOfSft) {
 }
 
 TEST(TranslateObjective, OptionsOfAdaptersAndOfTheBestStepAreSnugs) {
-  const Options plus = loaded(
+  const JobConfig plus = loaded(
       factory("finetuning_type: lora\nloraplus_lr_ratio: 16\nadditional_target: embed_tokens,lm_head\nval_size: 0.1\n"
               "eval_strategy: steps\neval_steps: 10\nearly_stopping_steps: 3\nmetric_for_best_model: loss\n"));
   EXPECT_EQ(plus.lora_plus_ratio, 16);
@@ -113,7 +113,7 @@ TEST(TranslateObjective, OptionsOfAdaptersAndOfTheBestStepAreSnugs) {
   EXPECT_EQ(loaded(axolotl("adapter: lora\npeft_init_lora_weights: pissa_niter_4\n")).lora_init, "pissa");
   EXPECT_TRUE(axolotl("adapter: lora\npeft_init_lora_weights: eva\n").changes);
   EXPECT_EQ(plus.best_metric, "eval_loss");
-  const Options best = loaded(factory("stage: dpo\nval_size: 0.1\nmetric_for_best_model: rewards/accuracies\n"));
+  const JobConfig best = loaded(factory("stage: dpo\nval_size: 0.1\nmetric_for_best_model: rewards/accuracies\n"));
   EXPECT_EQ(best.best_metric, "eval_rewards/accuracies");
   EXPECT_EQ(line_of(factory("stage: sft\nearly_stopping_steps: 3\n"), "early_stopping_steps").mark, '.')
       << "nothing is held out";
@@ -195,7 +195,7 @@ TEST(TranslateObjective, AReferenceIsTheModelOrItsAdapter) {
 TEST(TranslateObjective, WhatAnObjectiveHasNoUseForIsSaid) {
   EXPECT_EQ(line_of(factory("stage: dpo\nsimpo_gamma: 2\n"), "simpo_gamma").mark, '.');
   EXPECT_EQ(line_of(factory("stage: sft\npref_beta: 2\n"), "pref_beta").mark, '.');
-  const Options texts = loaded(axolotl("rl: dpo\npretraining_dataset: t.jsonl\n"));
+  const JobConfig texts = loaded(axolotl("rl: dpo\npretraining_dataset: t.jsonl\n"));
   EXPECT_EQ(texts.data_format, "auto");
   EXPECT_EQ(texts.train_on, "assistant");
   EXPECT_TRUE(factory("stage: kto\npref_ftx: 1\n").changes);
@@ -219,10 +219,10 @@ TEST(TranslateObjective, SetsOfPreferencesHaveTheirFields) {
             (std::map<std::string, std::string>{{"instruction", "q"}, {"chosen", "a"}, {"rejected", "b"}}));
   EXPECT_TRUE(with("sft").changes) << "pairs";
   EXPECT_TRUE(with("kto").changes) << "pairs";
-  const Options kto = loaded(openrlhf("kto", "--input_key q --output_key a --label_key good"));
+  const JobConfig kto = loaded(openrlhf("kto", "--input_key q --output_key a --label_key good"));
   EXPECT_EQ(kto.prompt_pattern, "User: {prompt}\nAssistant: ");
   EXPECT_EQ(kto.columns, (std::map<std::string, std::string>{{"prompt", "q"}, {"completion", "a"}, {"label", "good"}}));
-  const Options types = loaded(translated(
+  const JobConfig types = loaded(translated(
       {"t.yaml"},
       {{"t.yaml", "base_model: m\nrl: dpo\ndatasets:\n  - path: d.jsonl\n    type: llama3.prompt_pairs\n"}}));
   EXPECT_EQ(types.chat_template, "llama3");

@@ -6,9 +6,9 @@
 
 #include <set>
 
+#include "api/job_file.h"
+#include "api/objective.h"
 #include "base/error.h"
-#include "cli/job_file.h"
-#include "cli/objective.h"
 #include "expect_error.h"
 #include "translate/gather.h"
 #include "translate/ours.h"
@@ -22,8 +22,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Options loaded(const std::string& job) {
-  Options options;
+JobConfig loaded(const std::string& job) {
+  JobConfig options;
   parse_job(job, "job.yaml", options);
   return options;
 }
@@ -72,12 +72,12 @@ TEST(TranslateTable, OurKeysAreTheOptionsWithTheirDefaults) {
   for (const OurKey& key : our_keys()) {
     const OptionSpec& spec = find_option(std::string(key.name), "test");
     EXPECT_EQ(spec.key, key.name);
-    EXPECT_EQ(spec.get(Options()), key.fallback) << key.name;
+    EXPECT_EQ(spec.get(JobConfig()), key.fallback) << key.name;
     for (const char* text : {"0", "1", "0.5", "2", "-1", "-0", "007", "1e-5", "1000000", "1e30", "all", "epoch", "true",
                              "none", "4.0", "x"}) {
       if (key.kind == OurKey::Kind::Map || key.kind == OurKey::Kind::List) continue;
       const std::optional<std::string> value = our_value(key, text);
-      Options options;
+      JobConfig options;
       if (value) {
         EXPECT_NO_THROW(spec.set(options, *value)) << key.name << " " << text;
       }
@@ -149,7 +149,7 @@ TEST(TranslateRules, TheCommandLineWinsOverTheFileAndDeepSpeedOverBoth) {
                 "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 3e-4}}, \"scheduler\": "
                 "{\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_num_steps\": 7}}}"}},
               {"t.yaml", "learning_rate=2e-4"});
-  const Options options = loaded(job.job);
+  const JobConfig options = loaded(job.job);
   EXPECT_EQ(options.learning_rate, 3e-4);
   EXPECT_EQ(options.schedule, "linear");
   EXPECT_EQ(options.warmup_steps, 7);
@@ -182,7 +182,7 @@ TEST(TranslateRules, WhatNobodyKnowsIsNamedWithTheNearest) {
 }
 
 TEST(TranslateRules, DefaultsThatDifferAreWritten) {
-  const Options options = loaded(factory("").job);
+  const JobConfig options = loaded(factory("").job);
   EXPECT_EQ(options.learning_rate, 5e-5);
   EXPECT_EQ(options.schedule, "linear");
   EXPECT_EQ(options.warmup_ratio, 0);
@@ -200,7 +200,7 @@ TEST(TranslateRules, ColumnsAndRolesOfDatasetInfo) {
       "{\"s\": {\"file_name\": \"s.json\", \"formatting\": \"sharegpt\", \"columns\": {\"messages\": \"talk\"}, "
       "\"tags\": {\"role_tag\": \"who\", \"content_tag\": \"value\", \"assistant_tag\": \"bot\"}}, "
       "\"a\": {\"file_name\": \"a.json\", \"columns\": {\"prompt\": \"question\"}}}";
-  const Options options =
+  const JobConfig options =
       loaded(factory("dataset_dir: in\n", {{"in/dataset_info.json", info}}, {"t.yaml", "dataset=s"}).job);
   EXPECT_EQ(options.data, std::vector<std::string>{"in/s.json"});
   EXPECT_EQ(options.columns, (std::map<std::string, std::string>{{"messages", "talk"}, {"role", "who"}}));
@@ -261,7 +261,7 @@ TEST(TranslateRules, AnOpenRlhfTemplateIsAPattern) {
   request.words = {
       "deepspeed --module openrlhf.cli.train_sft --dataset d.jsonl --output_key a --input_template $'Q: {}\\nA: '"};
   const auto none = [](const std::string&) { return std::optional<std::string>(); };
-  const Options options = loaded(translate(request, none).job);
+  const JobConfig options = loaded(translate(request, none).job);
   EXPECT_EQ(options.prompt_pattern, "Q: {instruction}\nA: ");
   EXPECT_EQ(options.columns, (std::map<std::string, std::string>{{"instruction", "input"}, {"output", "a"}}));
   EXPECT_EQ(options.beta2, 0.95);
@@ -277,7 +277,7 @@ TEST(TranslateRules, FilesThatAreNamedAndMissingAreRefused) {
 TEST(TranslateRules, HostileValuesMakeJobsThatLoad) {
   const TranslatedJob job =
       factory("output_dir: \"a: b # c\\n- d\"\nlora_target: \"x, y'z\"\ncutoff_len: 1e99\nseed: \"\\x01\"\n");
-  const Options options = loaded(job.job);
+  const JobConfig options = loaded(job.job);
   EXPECT_EQ(options.out, "a: b # c\n- d");
   EXPECT_EQ(options.lora_targets, (std::vector<std::string>{"x", "y'z"}));
   EXPECT_EQ(line_of(job, "cutoff_len").mark, 'x');

@@ -1,6 +1,7 @@
 #include "backend/arena.h"
 
 #include "base/disk.h"
+#include "base/option_name.h"
 
 namespace snug {
 
@@ -12,8 +13,8 @@ Arena::Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::pa
   if (bytes_[index(Space::Disk)] == 0) return;
   const uint64_t needed = bytes_[index(Space::Disk)], free = free_bytes(disk_directory);
   if (free < needed)
-    device_error("{}: found {} bytes free, expected {} for what is offloaded to disk; --disk-dir names another place",
-                 disk_directory.string(), free, needed);
+    device_error("{}: found {} bytes free, expected {} for what is offloaded to disk; {} names another place",
+                 disk_directory.string(), free, needed, option_name("disk_dir"));
   disk_ = File::create_unnamed(disk_directory, IoMode::Direct);
   disk_->allocate(needed, heartbeat);
 }

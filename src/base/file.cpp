@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/io_ring.h"
+#include "base/option_name.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -409,8 +410,8 @@ void PendingDirectory::lock() {
     if (lock_ < 0) return;
     if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(lock_);
-      user_error("{}: another process is writing it, expected a name that nobody else writes to; --out names another",
-                 path_.string());
+      user_error("{}: another process is writing it, expected a name that nobody else writes to; {} names another",
+                 path_.string(), option_name("out"));
     }
     struct stat opened {
     }, there{};

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/disk.h"
 #include "base/error.h"
+#include "base/option_name.h"
 
 namespace snug {
 namespace {
@@ -81,8 +82,8 @@ std::optional<Holder> read_holder(int fd) {
 }
 
 [[noreturn]] void refuse(const fs::path& directory, const std::optional<Holder>& holder) {
-  user_error("{}: a run is going on there: {}; it can be ended, or --out names another directory", directory.string(),
-             holder ? holder->words() : "a process that has just begun");
+  user_error("{}: a run is going on there: {}; it can be ended, or {} names another directory", directory.string(),
+             holder ? holder->words() : "a process that has just begun", option_name("out"));
 }
 
 }  // namespace
@@ -156,9 +157,8 @@ void DirectoryOwner::lock(const Terms& terms) {
     unlink(file_.c_str());
     close(fd_);
     user_error(
-        "{}: a run is going on there, whose file .owner was removed; it can be ended, or --out names another "
-        "directory",
-        directory_.string());
+        "{}: a run is going on there, whose file .owner was removed; it can be ended, or {} names another directory",
+        directory_.string(), option_name("out"));
   }
 }
 

@@ -4,10 +4,20 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 namespace snug {
 
+namespace {
+
+std::function<void(std::string_view)> sink_of_lines;
+
+}  // namespace
+
+void say_to(std::function<void(std::string_view)> sink) { sink_of_lines = std::move(sink); }
+
 void say(std::string_view text) {
+  if (sink_of_lines) return sink_of_lines(text);
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
   std::clearerr(stderr);

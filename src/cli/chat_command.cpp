@@ -7,15 +7,15 @@
 #include <cstdio>
 #include <cstring>
 
+#include "api/launch.h"
+#include "api/learning.h"
+#include "api/no_effect.h"
+#include "api/text.h"
+#include "api/use.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/launch.h"
-#include "cli/learning.h"
-#include "cli/no_effect.h"
 #include "cli/prompt_images.h"
 #include "cli/reply_text.h"
-#include "cli/text.h"
-#include "cli/use.h"
 
 namespace snug {
 namespace {
@@ -139,7 +139,7 @@ std::vector<int32_t> listen(Comm* comm, Dialogue& dialogue) {
 
 }  // namespace
 
-int chat_command(Options options, const CommandFlags& flags) {
+int chat_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("chat");
   if (flags.max_new_tokens >= options.sequence_length)
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",

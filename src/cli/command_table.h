@@ -13,7 +13,7 @@ namespace snug {
 struct Command {
   std::string name, help;
   std::optional<std::vector<std::string>> options;  // keys that it takes; none given: all
-  std::function<int(const Options&, const CommandFlags&)> run;
+  std::function<int(const JobConfig&, const CommandFlags&)> run;
   bool needs_model = true;
   bool on_ranks = false;  // whether several ranks may run it
 

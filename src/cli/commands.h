@@ -1,7 +1,7 @@
 // Declares the commands: each takes the options it was given and returns the exit code of success.
 #pragma once
 
-#include "cli/options.h"
+#include "api/options.h"
 #include "train/sampling.h"
 
 namespace snug {
@@ -27,19 +27,19 @@ struct CommandFlags {
   bool pin = false;                  // also what snug decides by itself
 };
 
-int plan_command(Options options, const CommandFlags& flags);
-int train_command(Options options, const CommandFlags& flags);
-int init_command(Options options, const CommandFlags& flags);
-int eval_command(Options options, const CommandFlags& flags);
-int generate_command(Options options, const CommandFlags& flags);
-int chat_command(Options options, const CommandFlags& flags);
-int merge_command(Options options, const CommandFlags& flags);
-int export_command(Options options, const CommandFlags& flags);
-int import_command(const Options& options, const CommandFlags& flags);
-int doctor_command(const Options& options, const CommandFlags& flags);
-int explain_command(const Options& options, const CommandFlags& flags);
-int report_command(const Options& options, const CommandFlags& flags);
-int translate_command(const Options& options, const CommandFlags& flags);
-int tokenize_command(const Options& options, const CommandFlags& flags);
+int plan_command(JobConfig options, const CommandFlags& flags);
+int train_command(JobConfig options, const CommandFlags& flags);
+int init_command(JobConfig options, const CommandFlags& flags);
+int eval_command(JobConfig options, const CommandFlags& flags);
+int generate_command(JobConfig options, const CommandFlags& flags);
+int chat_command(JobConfig options, const CommandFlags& flags);
+int merge_command(JobConfig options, const CommandFlags& flags);
+int export_command(JobConfig options, const CommandFlags& flags);
+int import_command(const JobConfig& options, const CommandFlags& flags);
+int doctor_command(const JobConfig& options, const CommandFlags& flags);
+int explain_command(const JobConfig& options, const CommandFlags& flags);
+int report_command(const JobConfig& options, const CommandFlags& flags);
+int translate_command(const JobConfig& options, const CommandFlags& flags);
+int tokenize_command(const JobConfig& options, const CommandFlags& flags);
 
 }  // namespace snug

@@ -1,28 +1,27 @@
-// Implements the commands over data sets: tokenize, plan, eval.
+// Implements the commands over data sets: tokenize, eval.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
 
+#include "api/corpus.h"
+#include "api/image_cache.h"
+#include "api/image_job.h"
+#include "api/images.h"
+#include "api/inputs.h"
+#include "api/launch.h"
+#include "api/learning.h"
+#include "api/no_effect.h"
+#include "api/objective.h"
+#include "api/use.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
-#include "cli/image_cache.h"
-#include "cli/image_job.h"
-#include "cli/images.h"
-#include "cli/inputs.h"
-#include "cli/kernel_report.h"
-#include "cli/launch.h"
-#include "cli/learning.h"
-#include "cli/no_effect.h"
-#include "cli/objective.h"
 #include "cli/sample_printer.h"
-#include "cli/use.h"
 #include "model/model_config.h"
 
 namespace snug {
 
-int tokenize_command(const Options& options, const CommandFlags& flags) {
+int tokenize_command(const JobConfig& options, const CommandFlags& flags) {
   if (flags.text && options.flags.contains("data"))
     user_error("--text reads standard input: found --data {} beside it, expected one of them",
                fmt::join(options.data, ","));
@@ -63,74 +62,6 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   say_lines(notes);
   say_lines(image_options_without_effect(options, images));
   say_lines(options_without_effect(options, {.kinds = kinds}));
-  return 0;
-}
-
-namespace {
-
-// Throws CapacityError unless the job fits, and those that go before it.
-void require_all_fit(const Planned& planned, const JobsBefore& before, const Options& options) {
-  const auto require = [&](const std::optional<Planned>& job, const std::string& what) {
-    if (job) try {
-        require_fit(*job, options);
-      } catch (const CapacityError& error) {
-        throw CapacityError(fmt::format("{}: {}", what, error.what()));
-      }
-  };
-  require_fit(planned, options);
-  const bool teaches = !options.teacher.empty();
-  require(before.reference, teaches ? "teacher " + options.teacher : "reference " + options.reference);
-  require(before.embedding, "the rows of images");
-}
-
-}  // namespace
-
-int plan_command(Options options, const CommandFlags& flags) {
-  refuse_disk_dir(options, PlanMode::Look);
-  Target target(options);
-  target.say_strange_cards();
-  resolve_ranks(options, target, PlanMode::Look);
-  std::optional<DataSummary> summary;
-  std::vector<std::string> notes;
-  Corpus corpus;  // held while free memory is measured, as train holds it
-  if (!options.data.empty()) {
-    corpus = read_corpus(options, {});
-    note_found(corpus, options);
-    const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
-                             {1, 1, options.batch_size}, run_length(options));
-    summary = summarise(stream);
-    notes = learning_notes(stream, model_config_of(options).spec, options);
-    if (corpus.validates())
-      std::ranges::move(
-          evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),
-          std::back_inserter(notes));
-  }
-  if (options.data.empty()) options.block_patches = patches_of_tokens(options);
-  JobSpec spec = make_job(options, Purpose::Train);
-  if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
-  const ImageCache cache = find_image_cache(spec, corpus, options, target, PlanMode::Look, nullptr);
-  use_image_cache(cache, spec, corpus, options);
-  const JobsBefore before{look_at_reference(spec, options, target),
-                          plan_embedding(cache, spec, options, target, PlanMode::Look, nullptr)};
-  const Planned planned =
-      plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
-  say_lines(corpus.notes);
-  say_lines(notes);
-  say_lines(options_without_effect(options, {.cut = planned.spec.cut}));
-  say_notes(planned.spec);
-  if (flags.json) {
-    nlohmann::ordered_json json = plan_json(planned, options, summary, before);
-    try {
-      require_all_fit(planned, before, options);
-    } catch (const CapacityError& error) {
-      json["reason"] = error.what();
-    }
-    fmt::print("{}\n", json.dump(2, ' ', false, kReplace));
-    return json.contains("reason") ? 3 : 0;
-  }
-  fmt::print("{}", plan_text(planned, options, summary, before));
-  if (flags.verbose) fmt::print("{}", kernels_text(planned));
-  require_all_fit(planned, before, options);
   return 0;
 }
 
@@ -225,7 +156,7 @@ struct RankEvaluation {
   std::list<StreamSource> files;  // the same by part, where there are several
   RunObjective objective;
 
-  RankEvaluation(const JobSpec& spec, const Corpus& corpus, const Options& options, int rank, Comm* comm)
+  RankEvaluation(const JobSpec& spec, const Corpus& corpus, const JobConfig& options, int rank, Comm* comm)
       : source(evaluation_source(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
         files(evaluation_sources(corpus, options, spec.cut.micro_batch, spec.cut.ranks, rank, heartbeat_of(comm))),
         objective(spec, corpus, source, nullptr) {}
@@ -244,7 +175,7 @@ struct RankEvaluation {
 };
 
 // Does the work of one rank; rank 0 prints the result.
-void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus, const Options& options,
+void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus, const JobConfig& options,
                    const CommandFlags& flags) {
   const Fields data = data_fields(corpus, options, session.heartbeat());
   session.agree("the data, or its order", hash_of_fields(data, {kBlockFields, kContentFields}));
@@ -270,7 +201,7 @@ void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus,
 
 }  // namespace
 
-int eval_command(Options options, const CommandFlags& flags) {
+int eval_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));

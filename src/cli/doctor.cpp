@@ -5,14 +5,14 @@
 #include <cmath>
 #include <set>
 
+#include "api/job.h"
+#include "api/run_directory.h"
+#include "api/target.h"
+#include "api/text.h"
 #include "base/file.h"
 #include "base/kernel_log.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/job.h"
-#include "cli/run_directory.h"
-#include "cli/target.h"
-#include "cli/text.h"
 #include "measure/measure.h"
 
 namespace snug {
@@ -176,7 +176,7 @@ std::string kernel_text() {
 
 }  // namespace
 
-int doctor_command(const Options& options, const CommandFlags& flags) {
+int doctor_command(const JobConfig& options, const CommandFlags& flags) {
   MeasureOptions what;
   what.threads = thread_count(options);
   what.disk_directory = flags.disk_directory;

@@ -1,12 +1,12 @@
 // snug explain: what became of a run, and what its files tell.
+#include "api/text.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/text.h"
 #include "report/explain.h"
 
 namespace snug {
 
-int explain_command(const Options&, const CommandFlags& flags) {
+int explain_command(const JobConfig&, const CommandFlags& flags) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const std::string& directory : flags.runs) {
     const std::vector<Finding> findings = explain(read_run(directory), {held_by(directory), read_kernel_log()});

@@ -1,14 +1,14 @@
 // Implements snug export: models and adapters for llama.cpp and Ollama.
 #include <nlohmann/json.hpp>
 
+#include "api/corpus.h"
+#include "api/job.h"
+#include "api/prompting.h"
+#include "api/run_directory.h"
+#include "api/text.h"
+#include "api/use.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
-#include "cli/job.h"
-#include "cli/prompting.h"
-#include "cli/run_directory.h"
-#include "cli/text.h"
-#include "cli/use.h"
 #include "format/model_path.h"
 #include "format/modelfile.h"
 #include "format/pretokenizer.h"
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kAdapterFormat = "adapter", kModelfile = "Modelfile";
 
 // Returns the type of the whole model that is written; nothing if an adapter is.
-std::optional<GgufFileType> asked_type(const Options& options, const CommandFlags& flags) {
+std::optional<GgufFileType> asked_type(const JobConfig& options, const CommandFlags& flags) {
   if (flags.format == kAdapterFormat) {
     if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory that --format adapter writes");
     return std::nullopt;
@@ -34,10 +34,10 @@ std::optional<GgufFileType> asked_type(const Options& options, const CommandFlag
 }
 
 // Returns whether model and adapter become one before they are written.
-bool merges(const Options& options, std::optional<GgufFileType> type) { return type && !options.adapter.empty(); }
+bool merges(const JobConfig& options, std::optional<GgufFileType> type) { return type && !options.adapter.empty(); }
 
 // Refuses options of arithmetic where the export uses none.
-void refuse_without_effect(const Options& options, std::optional<GgufFileType> type) {
+void refuse_without_effect(const JobConfig& options, std::optional<GgufFileType> type) {
   if (merges(options, type)) return;
   for (const char* key : {"base_format", "compute", "init"})
     if (options.flags.contains(key))
@@ -57,7 +57,7 @@ void copy_side_files(const fs::path& model, const fs::path& to, const WriteExtra
 }
 
 // Returns how Ollama asks the model whose files lie in `files`.
-Modelfile modelfile_of(const Options& options, const fs::path& files, std::vector<std::string>& notes) {
+Modelfile modelfile_of(const JobConfig& options, const fs::path& files, std::vector<std::string>& notes) {
   Modelfile modelfile{.from = ""};
   if (!has_tokenizer(files)) {
     notes.push_back("Modelfile: without a template and without what ends replies, as the model has no tokenizer");
@@ -94,7 +94,7 @@ std::string title_of(const fs::path& model) {
   return name.extension() == ".gguf" ? name.stem().string() : name.string();
 }
 
-void report(const Options& options, const CommandFlags& flags, const fs::path& file,
+void report(const JobConfig& options, const CommandFlags& flags, const fs::path& file,
             const std::vector<std::string>& notes) {
   const uint64_t bytes = fs::file_size(file);
   for (const std::string& note : notes) say(fmt::format("note: {}\n", note));
@@ -105,7 +105,7 @@ void report(const Options& options, const CommandFlags& flags, const fs::path& f
 }
 
 // Returns what an adapter's Modelfile names as its base: what the user gave, not what an import made of it.
-fs::path base_of_adapter(const Options& options, std::vector<std::string>& notes) {
+fs::path base_of_adapter(const JobConfig& options, std::vector<std::string>& notes) {
   const fs::path given = model_as_given(options);
   if (is_gguf_file(given)) return fs::absolute(given);
   const fs::path base = fs::absolute(find_model_directory(given.string()));
@@ -118,7 +118,7 @@ fs::path base_of_adapter(const Options& options, std::vector<std::string>& notes
 }
 
 // Writes all that is asked for to `directory`, and returns lines for the user about it.
-std::vector<std::string> write_export(const Options& options, std::optional<GgufFileType> type,
+std::vector<std::string> write_export(const JobConfig& options, std::optional<GgufFileType> type,
                                       const fs::path& directory, const fs::path& name) {
   const fs::path files = directory / "files", given = model_as_given(options);  // `files` is temporary
   const WriteExtraFiles write_extra = write_adapters_format(options);
@@ -151,7 +151,7 @@ std::vector<std::string> write_export(const Options& options, std::optional<Gguf
 
 }  // namespace
 
-int export_command(Options options, const CommandFlags& flags) {
+int export_command(JobConfig options, const CommandFlags& flags) {
   options.ranks = 1;
   options.offload_parameters = "none";  // offloading has no place to go, as the directory to be made does not exist yet
   if (options.out.empty()) user_error("--out is required: the directory to be made");

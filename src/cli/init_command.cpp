@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "api/corpus.h"
+#include "api/image_job.h"
+#include "api/learning.h"
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
-#include "cli/image_job.h"
-#include "cli/learning.h"
 
 namespace snug {
 namespace {
@@ -48,7 +48,7 @@ int64_t block_length(const Lengths& lengths, int64_t most) {
   return std::min(length, most);
 }
 
-std::optional<Planned> planned(Options options) {
+std::optional<Planned> planned(JobConfig options) {
   Target target(options);
   resolve_ranks(options, target, PlanMode::Look);
   Planned plan = plan_training(make_job(options, Purpose::Train), options, std::move(target), false, PlanMode::Look);
@@ -68,7 +68,7 @@ class JobText {
  public:
   void remark(const std::string& line) { text_ += line.empty() ? "\n" : fmt::format("# {}\n", line); }
   // Adds a key with the value that the options have, and why.
-  void add(const Options& options, const std::string& key, const std::string& why) {
+  void add(const JobConfig& options, const std::string& key, const std::string& why) {
     YAML::Emitter value;
     value << find_option(key, "init").get(options);
     text_ += fmt::format("\n# {}\n{}: {}\n", why, key, value.c_str());
@@ -80,9 +80,9 @@ class JobText {
 };
 
 // Chooses the method, unless it is given, and says why.
-std::string choose_method(Options& options) {
+std::string choose_method(JobConfig& options) {
   const auto plan_of = [&](const char* method, const char* base) {
-    Options other = options;
+    JobConfig other = options;
     find_option("method", "init").set(other, method);
     if (base) find_option("base_format", "init").set(other, base);
     return planned(other);
@@ -107,7 +107,7 @@ std::string choose_method(Options& options) {
 
 }  // namespace
 
-int init_command(Options options, const CommandFlags&) {
+int init_command(JobConfig options, const CommandFlags&) {
   if (options.data.empty()) user_error("--data is required: the job file is made for a model and data");
   const std::filesystem::path out = options.out.empty() ? "job.yaml" : options.out;
   if (std::filesystem::exists(out) && !options.overwrite)

@@ -7,20 +7,17 @@
 #include <cstdlib>
 #include <exception>
 
+#include "api/failure.h"
+#include "api/job_file.h"
+#include "api/launch.h"
+#include "api/run.h"
+#include "api/target.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/parallel.h"
-#include "cli/checkpoint_choice.h"
+#include "base/option_name.h"
 #include "cli/command_table.h"
 #include "cli/commands.h"
-#include "cli/failure.h"
-#include "cli/inputs.h"
-#include "cli/job.h"
-#include "cli/job_file.h"
-#include "cli/launch.h"
-#include "cli/limits.h"
 #include "cli/option_pages.h"
-#include "cli/target.h"
 
 namespace {
 
@@ -43,7 +40,7 @@ class OnceFormatter : public CLI::Formatter {
 
 void add_option(CLI::App& app, const OptionSpec& spec, Given& given) {
   std::vector<std::string>& values = given.values[spec.key];
-  CLI::Option* option = app.add_option(spec.flag(), values, help_line(spec))
+  CLI::Option* option = app.add_option(flag_of(spec), values, help_line(spec))
                             ->type_name(value_name(spec.type))
                             ->group(spec.group)
                             ->allow_extra_args(false);
@@ -125,8 +122,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
 }
 
-Options options_over(const std::string& job_file, const Given& given) {
-  Options options;
+JobConfig options_over(const std::string& job_file, const Given& given) {
+  JobConfig options;
   if (!job_file.empty()) read_job_file(job_file, options);
   for (const auto& [key, values] : given.values) {
     const OptionSpec& spec = find_option(key, "command line");
@@ -140,13 +137,13 @@ Options options_over(const std::string& job_file, const Given& given) {
 }
 
 // Returns the job file's options with the flags over them. A run that is resumed without a job file uses its own.
-Options effective_options(Given given) {
+JobConfig effective_options(Given given) {
   for (auto& [key, values] : given.values) {  // 'snug train --resume job.yaml': the word after a bare flag
     if (!find_option(key, "command line").is_bool() || values.empty() || !given.job_file.empty()) continue;
     if (!values.back().ends_with(".yaml") && !values.back().ends_with(".yml")) continue;
     given.job_file = std::exchange(values.back(), "true");
   }
-  Options options = options_over(given.job_file, given);
+  JobConfig options = options_over(given.job_file, given);
   const std::filesystem::path own = std::filesystem::path(options.out) / "job.yaml";
   if (options.resume && given.job_file.empty() && !options.out.empty() && is_file(own))
     options = options_over(own, given), options.given = options.flags;
@@ -259,19 +256,13 @@ int dispatch(int argc, char** argv) {
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
       if (all[i].name == "schema") return print_options(given[i].flags.format, app);
-      Options options = effective_options(given[i]);
-      require_memory_for_process(thread_count(options));
-      const FileLock used = choose_checkpoint(options);
-      take_adapters_base(options);
-      if (options.model.empty() && options.resume)
-        user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
-      if (options.model.empty() && all[i].needs_model)
-        user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
+      JobConfig options = effective_options(given[i]);
       if (!all[i].on_ranks) require_one_process(all[i].name);
-      find_inputs(options, all[i].name != "tokenize" ? Needed::Weights
-                           : given[i].flags.text     ? Needed::Tokenizer
-                                                     : Needed::Config);
-      set_threads(thread_count(options));
+      const FileLock used = find_job(options,
+                                     all[i].name != "tokenize" ? Needed::Weights
+                                     : given[i].flags.text     ? Needed::Tokenizer
+                                                               : Needed::Config,
+                                     all[i].needs_model);
       return all[i].run(options, given[i].flags);
     }
   return kUser;
@@ -281,6 +272,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prepare_process();
+  name_options_as_flags();
   end_in_words();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, as a full disk is
   try {

@@ -6,22 +6,22 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "api/checkpoint_choice.h"
+#include "api/import.h"
+#include "api/launch.h"
+#include "api/learning.h"
+#include "api/no_effect.h"
+#include "api/prompting.h"
+#include "api/run_directory.h"
+#include "api/text.h"
+#include "api/use.h"
 #include "base/disk.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "base/say.h"
-#include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
-#include "cli/import.h"
-#include "cli/launch.h"
-#include "cli/learning.h"
-#include "cli/no_effect.h"
 #include "cli/prompt_images.h"
-#include "cli/prompting.h"
 #include "cli/reply_text.h"
-#include "cli/run_directory.h"
-#include "cli/text.h"
-#include "cli/use.h"
 #include "data/record_keys.h"
 #include "format/json.h"
 #include "format/model_path.h"
@@ -32,7 +32,7 @@ namespace {
 
 constexpr uint64_t kMaxPrompts = 64u << 20;
 
-void require_out(const Options& options) {
+void require_out(const JobConfig& options) {
   if (options.out.empty()) user_error("--out is required: the directory to be made");
 }
 
@@ -90,7 +90,7 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
 }
 
 // Refuses to replace a directory unless all that is in it belongs to a model: anything else may be the user's.
-void refuse_to_replace_model(const Options& options, const std::vector<std::string>& inputs) {
+void refuse_to_replace_model(const JobConfig& options, const std::vector<std::string>& inputs) {
   const std::filesystem::path out = options.out;
   const std::vector<std::string> known = side_files(out);
   const auto is_part = [&](const std::filesystem::directory_entry& entry) {
@@ -108,7 +108,7 @@ void refuse_to_replace_model(const Options& options, const std::vector<std::stri
 
 }  // namespace
 
-int import_command(const Options& options, const CommandFlags& flags) {
+int import_command(const JobConfig& options, const CommandFlags& flags) {
   require_out(options);
   const std::filesystem::path model =
       is_file(flags.file) ? std::filesystem::path(flags.file) : find_model_directory(flags.file);
@@ -132,7 +132,7 @@ struct Drift {
 };
 
 // Returns the tokens on which the two are compared: a text, or tokens from the seed if the model has no tokenizer.
-std::vector<int32_t> tokens_to_compare(const Options& options) {
+std::vector<int32_t> tokens_to_compare(const JobConfig& options) {
   constexpr uint64_t kTokens = 64;
   constexpr std::string_view kText =
       "Explain in three sentences why the sky is blue at noon and red in the evening, to a child who knows what a "
@@ -149,7 +149,7 @@ std::vector<int32_t> tokens_to_compare(const Options& options) {
   return ids;
 }
 
-std::vector<float> logits_of(const Options& options, const std::vector<int32_t>& ids) {
+std::vector<float> logits_of(const JobConfig& options, const std::vector<int32_t>& ids) {
   JobSpec spec = make_job(options, Purpose::Generate);
   spec.cache_positions = static_cast<int64_t>(ids.size());
   spec.cut.sequence_length = 1;
@@ -184,7 +184,7 @@ Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart
 namespace {
 
 // Copies the model that was made of a checkpoint, of a run that trains all weights.
-int copy_checkpoint(const Options& options, const CommandFlags& flags) {
+int copy_checkpoint(const JobConfig& options, const CommandFlags& flags) {
   refuse_to_replace_model(options, {options.model});
   if (options.flags.contains("base_format"))
     user_error("base_format: found {}, expected nothing: a checkpoint of all weights is written in its base's formats",
@@ -204,7 +204,7 @@ int copy_checkpoint(const Options& options, const CommandFlags& flags) {
 
 }  // namespace
 
-int merge_command(Options options, const CommandFlags& flags) {
+int merge_command(JobConfig options, const CommandFlags& flags) {
   options.ranks = 1;
   options.offload_parameters = "none";  // offloading has no place to go, as the directory to be made does not exist yet
   require_out(options);
@@ -227,7 +227,7 @@ int merge_command(Options options, const CommandFlags& flags) {
                                   : fmt::format("{}: base and adapter as one model that gives scores", options.out));
     return 0;
   }
-  Options merged = options;
+  JobConfig merged = options;
   merged.model = options.out;
   merged.adapter.clear();
   merged.base_format.reset();
@@ -249,7 +249,7 @@ int merge_command(Options options, const CommandFlags& flags) {
   return 0;
 }
 
-int generate_command(Options options, const CommandFlags& flags) {
+int generate_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("generate");
   std::string note;
   const std::vector<Prompt> prompts = read_prompts(flags, note);

@@ -69,6 +69,12 @@ std::string meaning_with_words(const OptionSpec& spec) {
 
 }  // namespace
 
+std::string flag_of(const OptionSpec& spec) {
+  std::string name = spec.key;
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
 std::string value_name(const ValueType& type) {
   switch (type.kind) {
     case ValueKind::Bool:
@@ -161,7 +167,7 @@ std::string man_page(const std::string& version, const std::vector<Command>& com
       group = spec.group;
       page += fmt::format(".SH \"{}\"\n", in_roff(group));
     }
-    page += fmt::format(".TP\n.B {}{}\n{}\n", in_roff(spec.flag()),
+    page += fmt::format(".TP\n.B {}{}\n{}\n", in_roff(flag_of(spec)),
                         spec.is_bool() ? "" : fmt::format(" \\fI{}\\fR", in_roff(value_name(spec.type))),
                         in_roff(help_line(spec)));
   }
@@ -179,7 +185,7 @@ std::string bash_completion(const std::vector<CommandWords>& commands) {
   }
   for (const OptionSpec& spec : option_specs())
     if (spec.type.kind == ValueKind::Word)
-      words += fmt::format("    {}) words=\"{}\" ;;\n", spec.flag(), fmt::join(spec.type.words, " "));
+      words += fmt::format("    {}) words=\"{}\" ;;\n", flag_of(spec), fmt::join(spec.type.words, " "));
   return fmt::format(R"(# Completes snug's command lines: source <(snug schema --as bash)
 _snug() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=""

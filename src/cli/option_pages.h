@@ -1,14 +1,16 @@
-// Writes the table of options (cli/options.h) in the forms that people, editors and shells read.
+// Writes the table of options (api/options.h) in the forms that people, editors and shells read.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "api/options.h"
 #include "cli/command_table.h"
-#include "cli/options.h"
 
 namespace snug {
 
+// Returns an option as command lines spell it: "--learning-rate".
+std::string flag_of(const OptionSpec& spec);
 // Returns how help pages call a value: "INT", "SIZE"; empty for yes and no.
 std::string value_name(const ValueType& type);
 // Returns an option's line of a help page: its meaning, its words and, in brackets, what holds where nothing is given.

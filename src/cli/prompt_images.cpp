@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "api/images.h"
+#include "api/text.h"
 #include "base/error.h"
-#include "cli/images.h"
-#include "cli/text.h"
 #include "data/record_images.h"
 #include "image/data_url.h"
 
@@ -15,7 +15,7 @@ constexpr std::string_view kMarker = "<image>";
 
 }  // namespace
 
-PromptImages::PromptImages(const Options& options, const std::vector<std::string>& files) {
+PromptImages::PromptImages(const JobConfig& options, const std::vector<std::string>& files) {
   if (files.empty()) return;
   const Tokenizer tokenizer = load_tokenizer(options);
   input_ = image_input(options, tokenizer);
@@ -67,7 +67,7 @@ std::vector<int32_t> PromptImages::expand(std::vector<int32_t> ids, const std::s
   return std::move(sample.ids);
 }
 
-void PromptImages::show(std::span<const int32_t> prompt, Generator& generator, const Options& options,
+void PromptImages::show(std::span<const int32_t> prompt, Generator& generator, const JobConfig& options,
                         std::vector<uint32_t>& shown) const {
   if (empty()) return;
   // The prompt as it was before each view's token was repeated.

@@ -1,7 +1,7 @@
 // Puts images, which --image names, before what a model is asked.
 #pragma once
 
-#include "cli/image_job.h"
+#include "api/image_job.h"
 #include "data/sample_images.h"
 #include "train/generate.h"
 
@@ -12,7 +12,7 @@ class PromptImages {
  public:
   // Reads the files' headers. UserError that names the option for images of a model that takes none, and for what is
   // no image.
-  PromptImages(const Options& options, const std::vector<std::string>& files);
+  PromptImages(const JobConfig& options, const std::vector<std::string>& files);
   PromptImages(const PromptImages&) = delete;
   PromptImages& operator=(const PromptImages&) = delete;
 
@@ -26,7 +26,7 @@ class PromptImages {
   std::vector<int32_t> expand(std::vector<int32_t> ids, const std::string& place) const;
   // Lets a generator look at the images of an expanded prompt, unless it has seen them at the same tokens: `shown` says
   // at which, view by view.
-  void show(std::span<const int32_t> prompt, Generator& generator, const Options& options,
+  void show(std::span<const int32_t> prompt, Generator& generator, const JobConfig& options,
             std::vector<uint32_t>& shown) const;
 
  private:

@@ -6,7 +6,7 @@
 
 namespace snug {
 
-GenerateOptions generate_options(const Options& options, const CommandFlags& flags, const PromptEncoder& encoder) {
+GenerateOptions generate_options(const JobConfig& options, const CommandFlags& flags, const PromptEncoder& encoder) {
   SamplingOptions sampling = flags.sampling;
   sampling.seed = options.seed;
   if (sampling.temperature == 0) {

@@ -5,15 +5,15 @@
 #include <string>
 #include <string_view>
 
+#include "api/text.h"
 #include "cli/commands.h"
-#include "cli/text.h"
 #include "train/generate.h"
 
 namespace snug {
 
 // Returns how tokens are chosen and where replies end. UserError for options that need another one, and for texts that
 // are empty or not UTF-8.
-GenerateOptions generate_options(const Options& options, const CommandFlags& flags, const PromptEncoder& encoder);
+GenerateOptions generate_options(const JobConfig& options, const CommandFlags& flags, const PromptEncoder& encoder);
 
 // The text of a reply as its tokens come, up to the first of some stop texts.
 class ReplyText {

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "api/run_directory.h"
+#include "api/text.h"
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/run_directory.h"
-#include "cli/text.h"
 #include "report/page.h"
 
 namespace snug {
@@ -44,7 +44,7 @@ void refuse_to_replace_other(const std::string& out) {
 
 }  // namespace
 
-int report_command(const Options& options, const CommandFlags& flags) {
+int report_command(const JobConfig& options, const CommandFlags& flags) {
   const std::string out = options.out.empty() ? "report.html" : options.out;
   if (flags.runs.size() > kMaxRuns)
     user_error("command line: found {} runs, expected at most {}", flags.runs.size(), kMaxRuns);

@@ -2,11 +2,11 @@
 
 #include <cstdio>
 
-#include "cli/text.h"
+#include "api/text.h"
 
 namespace snug {
 
-SamplePrinter::SamplePrinter(const Tokenizer& tokenizer, const Options& options, std::optional<ImageInput> images,
+SamplePrinter::SamplePrinter(const Tokenizer& tokenizer, const JobConfig& options, std::optional<ImageInput> images,
                              bool json)
     : tokenizer_(tokenizer),
       objective_(objective_from_name(options.objective)),

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/options.h"
+#include "api/options.h"
 #include "data/dataset.h"
 #include "format/tokenizer.h"
 
@@ -19,7 +19,7 @@ namespace snug {
 class SamplePrinter {
  public:
   // `images` is what the model takes. The tokenizer must outlive it.
-  SamplePrinter(const Tokenizer& tokenizer, const Options& options, std::optional<ImageInput> images, bool json);
+  SamplePrinter(const Tokenizer& tokenizer, const JobConfig& options, std::optional<ImageInput> images, bool json);
 
   // Shows ids of a bare text, all of which count, without an empty line behind them.
   void print_text(std::span<const int32_t> ids) const;

@@ -1,581 +1,63 @@
-// Implements snug train: the plan, then the run, on every rank.
+// Implements snug plan and snug train.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstdio>
 
-#include "base/clock.h"
+#include "api/kernel_report.h"
+#include "api/plan_report.h"
+#include "api/run.h"
+#include "api/text.h"
 #include "base/say.h"
-#include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
-#include "cli/failure.h"
-#include "cli/image_cache.h"
-#include "cli/image_job.h"
-#include "cli/inputs.h"
 #include "cli/interrupt.h"
-#include "cli/job.h"
-#include "cli/job_file.h"
-#include "cli/launch.h"
-#include "cli/learning.h"
-#include "cli/new_tokens.h"
-#include "cli/no_effect.h"
-#include "cli/objective.h"
-#include "cli/prompting.h"
-#include "cli/rules.h"
-#include "cli/run_directory.h"
-#include "cli/saving.h"
-#include "format/generation_config.h"
-#include "format/side_files.h"
-#include "plan/lowering/fingerprint.h"
-#include "report/run_files.h"
-#include "train/event_command.h"
-#include "train/export.h"
 
 namespace snug {
+
+int plan_command(JobConfig options, const CommandFlags& flags) {
+  const Plan plan = Job::of_found(std::move(options)).plan();
+  say_lines(plan.notes);
+  if (flags.json) {
+    nlohmann::ordered_json json = plan_json(plan);
+    try {
+      require_fit(plan);
+    } catch (const CapacityError& error) {
+      json["reason"] = error.what();
+    }
+    fmt::print("{}\n", json.dump(2, ' ', false, kReplace));
+    return json.contains("reason") ? 3 : 0;
+  }
+  fmt::print("{}", plan_text(plan));
+  if (flags.verbose) fmt::print("{}", kernels_text(plan.planned));
+  require_fit(plan);
+  return 0;
+}
+
 namespace {
 
-void log_line(const std::string& line) { say(fmt::format("{}\n", line)); }
-
-Interval interval_of(const Cadence& cadence) {
-  switch (cadence.unit) {
-    case Cadence::Unit::Steps:
-      return {cadence.count, 0};
-    case Cadence::Unit::Epochs:
-      return {0, 0, true};
-    case Cadence::Unit::Seconds:
-      break;
-  }
-  return {0, static_cast<double>(cadence.count)};
-}
-
-// ---- The run directory ----------------------------------------------------------------------------------------------
-
-// Derives the rest of a cut that the command line names in part: what the run's own file has was derived from the old
-// cut.
-void derive_again(Options& options, const Options& before) {
-  const auto named = [&](const char* key) { return options.flags.contains(key); };
-  const bool micro = named("micro_batch_size"), passes = named("gradient_accumulation_steps");
-  if (micro && !passes && options.gradient_accumulation_steps == before.gradient_accumulation_steps)
-    options.gradient_accumulation_steps.reset();
-  if (passes && !micro && options.micro_batch_size == before.micro_batch_size) options.micro_batch_size.reset();
-}
-
-// Keeps the cut of a run that is resumed, unless another is named; on another number of ranks that is impossible.
-void keep_cut_of_run(Options& options) {
-  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  if (!options.resume || !is_file(job)) return;
-  Options before;
-  read_job_file(job.string(), before);
-  derive_again(options, before);
-  const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
-  const bool own = options.micro_batch_size == before.micro_batch_size &&
-                   options.gradient_accumulation_steps == before.gradient_accumulation_steps;
-  if (options.batch_size != before.batch_size || options.ranks != before.ranks) {
-    if (own) options.micro_batch_size = options.gradient_accumulation_steps = std::nullopt;
-  } else if (!named) {
-    options.micro_batch_size = before.micro_batch_size;
-    options.gradient_accumulation_steps = before.gradient_accumulation_steps;
-  }
-}
-
-// Keeps where replies end, which was decided when the run began and is written with what it trains.
-void keep_ends_of_run(const Options& options, Corpus& corpus) {
-  const std::filesystem::path own = std::filesystem::path(options.out) / kRunFormat / "generation_config.json";
-  const RecordKinds& kinds = corpus.training.kinds();
-  if (!options.resume || !is_file(own) || !(kinds.conversations || kinds.texts)) return;
-  std::vector<std::string> notes;
-  const auto ids =
-      parse_generation_config(read_text(own, kMaxConfigBytes), own.string(), model_tokens(options).vocabulary, notes);
-  if (!ids) return;
-  const std::vector<int32_t> before(ids->begin(), ids->end());
-  std::vector<int32_t>& now = corpus.prompt_format.end_tokens;
-  if (std::ranges::is_permutation(before, now)) return;
-  corpus.notes.push_back(fmt::format(
-      "tokens that end a reply are {} by what model and tokenizer say now, and {} since the run began ({}): "
-      "it keeps these",
-      fmt::join(now, ", "), fmt::join(before, ", "), own.string()));
-  now = before;
-}
-
-// Returns saved state that is put together from the files of another number of ranks.
-std::optional<SavedState> saved_by_others(const Options& options) {
-  const Checkpoints checkpoints(options.out, options.keep);
-  const auto last = options.resume ? checkpoints.last() : std::nullopt;
-  if (!last) return std::nullopt;
-  SavedState saved = checkpoints.of_last([&] { return find_saved_state(*last); });
-  if (saved.files.size() == static_cast<size_t>(options.ranks)) return std::nullopt;
-  return saved;
-}
-
-// Makes paths absolute, so that a run can be resumed in any directory.
-void name_absolutely(Options& options) {
-  std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace,
-                                  &options.reference_cache};
-  for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
-    if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
-  const bool other = options.reference != "auto" && options.reference != "adapter" && options.reference != "none";
-  if (other && std::filesystem::exists(options.reference)) paths.push_back(&options.reference);
-  for (std::string& file : options.data) paths.push_back(&file);
-  if (!validation_fraction(options))
-    for (std::string& file : options.validation) paths.push_back(&file);
-  if (!builtin_machine(options.machine)) paths.push_back(&options.machine);
-  for (std::string* path : paths)
-    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
-}
-
-// Refuses another adapter: the run's own is restored, whatever it began from.
-void refuse_other_adapter(const Options& options, const std::filesystem::path& checkpoint) {
-  Options before;
-  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  if (options.adapter.empty() || !is_file(job)) return;
-  read_job_file(job.string(), before);
-  const auto plain = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
-  const std::string& given = adapter_as_given(options);
-  if (given == before.adapter || (!before.adapter.empty() && plain(given) == plain(before.adapter))) return;
-  user_error(
-      "adapter: found {}, expected {}, as in {}: --resume goes on with the adapter of {}; another --out begins anew",
-      given, before.adapter.empty() ? "nothing" : before.adapter, job.string(), checkpoint.string());
-}
-
-// Returns the job. Refuses to go on with a run under other fields than its checkpoint has, before work is done in vain.
-// `data` holds the fields of the data.
-JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& heartbeat) {
-  const Checkpoints checkpoints(options.out, options.keep);
-  const auto last = options.resume ? checkpoints.last() : std::nullopt;
-  if (!last) return make_job(options, Purpose::Train);
-  const Fields saved = checkpoints.last_state().fields;
-  Fields now = saved;
-  for (Field& field : now)  // first, as no other option of the adapter matters without it
-    if (field.name == "method") field.value = options.method;
-  refuse_other_fields(now, saved, *last);
-  refuse_other_adapter(options, *last);
-  JobSpec spec = make_job(options, Purpose::Train);
-  require_weights(spec.sources);
-  now = fields_of(spec);
-  now.push_back(weights_field(spec, heartbeat));
-  now.insert(now.end(), data.begin(), data.end());
-  refuse_other_fields(now, saved, *last);
-  return spec;
-}
-
-// Returns the name of the adapter's or model's base for what is written: an id serves other people too; a GGUF file
-// does not, nor does a run's checkpoint, but the model made of it.
-const std::string& base_of(const Options& options) {
-  const std::string& given = model_as_given(options);
-  return is_file(given) || is_checkpoint(given) ? options.model : given;
-}
-
-// Writes what goes beside the weights of whatever is made of the run's checkpoints, also before it ends.
-void write_format(const Options& options, const JobSpec& spec, const WriteExtraFiles& write_extra,
-                  const Heartbeat& heartbeat) {
-  PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
-  if (options.method == "lora")
-    write_adapter_config(pending.path(), written_adapter(options), base_of(options));
-  else
-    write_side_files(pending.path(), options.model, spec, heartbeat);
-  write_extra(pending.path());
-  pending.publish();
-}
-
-std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
-
-void export_result(Session& session, const Options& options, const WriteExtraFiles& write_extra) {
-  const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
-  if (options.method == "lora")
-    export_adapter(session, out, written_adapter(options), base_of(options), write_extra);
-  else
-    export_model(session, out, options.model, Existing::Replace, write_extra);
-}
-
-TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
-  TrainerOptions trainer;
-  trainer.out = options.out;
-  trainer.schedule = make_schedule(options, steps);
-  trainer.steps = steps;
-  trainer.evaluate = interval_of(options.eval_every);
-  trainer.save = interval_of(options.save_every);
-  trainer.log_interval = interval_of(options.log_every);
-  trainer.keep = options.keep;
-  trainer.best_metric = options.best_metric;
-  trainer.early_stopping = options.early_stopping;
-  const auto writes = [&](const char* format) {
-    return std::ranges::find(options.metrics_format, format) != options.metrics_format.end();
-  };
-  trainer.metrics_formats = {.csv = writes("csv"), .tensorboard = writes("tensorboard")};
-  trainer.trace = options.trace;
-  trainer.log = log_line;
-  return trainer;
-}
-
-// Returns the end of a run's last line, which says which step its result is of.
-std::string which_is_best(const Trainer& trainer, const Options& options) {
-  const auto best = trainer.best();
-  if (!best) return "";
-  const std::string what = options.best_metric == "eval_loss" ? "held-out loss" : options.best_metric;
-  if (best->first == trainer.step()) return fmt::format("; its {}, {:.4f}, is the best", what, best->second);
-  return fmt::format("; the best {}, {:.4f}, was that of step {}: {} {} --checkpoint best uses it", what, best->second,
-                     best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
-}
-
-// Returns what the programs of each rank need of the arenas; all ranks call it.
-std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
-  PerSpace<uint64_t> own{};
-  for (const PerSpace<uint64_t>& bytes : session.compiled().plan.program_bytes) raise(own, bytes);
-  if (!comm) return {{0, own}};
-  std::vector<RankBytes> ranks;
-  for (int rank = 0; rank < comm->topology().ranks; rank++) ranks.push_back({rank, {}});
-  for (const Space space : kSpaces) {
-    const std::span<const uint64_t> gathered = comm->allgather_host(own[index(space)], "the end of the run");
-    for (RankBytes& rank : ranks) rank.bytes[index(space)] = gathered[static_cast<size_t>(rank.rank)];
-  }
-  return ranks;
-}
-
-// Loads, and returns the seconds until all ranks have loaded.
-double seconds_to_load(Session& session) {
-  const auto begin = std::chrono::steady_clock::now();
-  session.load();
-  session.barrier("the end of loading");
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-// Holds what all ranks of a run share.
-struct Run {
-  const Options& options;
-  const CommandFlags& flags;
-  const Corpus& corpus;
-  const Planned& planned;
-  const Fields& fields;  // of the data and of the weights that are not trained
-  const InterruptGuard& guard;
-  const WriteExtraFiles write_extra;  // for what is exported
-  const std::string machines;         // on which the ranks are, if on several
-  const JobsBefore& before;
-  const ImageCache& cache;
-  DirectoryOwner* const owner;      // in the first process only
-  std::atomic<bool> begun = false;  // the contents of --out are this run's
-  std::atomic<bool> lost = false;   // and by now another's
-};
-
-// Throws DeviceError if another process has taken --out over.
-void require_owned(Run& run) {
-  if (run.owner) try {
-      run.owner->require_held();
-    } catch (const DeviceError&) {
-      run.lost = true;
-      throw;
-    }
-}
-
-// Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
-void begin_run(const Run& run, const DataSummary& data, const std::filesystem::path& spared,
-               const Heartbeat& heartbeat) {
-  const Options& options = run.options;
-  const Planned& planned = run.planned;
-  const std::filesystem::path out = options.out;
-  if (options.overwrite) clear_run(options.out, spared, heartbeat);
-  std::filesystem::remove(out / kRunEnd);
-  Options effective = options;
-  effective.micro_batch_size = planned.spec.cut.micro_batch;
-  effective.gradient_accumulation_steps = planned.spec.cut.passes;
-  effective.learning_rate = learning_rate(options);
-  const Numerics& numerics = planned.spec.numerics;
-  if (numerics.quantized_base()) effective.base_format = name(numerics.base_format);
-  if (options.method == "lora") take_adapter(effective, adapter_of(options));
-  effective.overwrite = effective.resume = false;  // they belong to this start, not to the job
-  effective.trace = "";
-  name_absolutely(effective);
-  write_text(out / "job.yaml", write_job_file(effective));
-  write_text(out / "plan.json", plan_json(planned, options, data, run.before).dump(2, ' ', false, kReplace) + "\n");
-  write_format(options, planned.spec, run.write_extra, heartbeat);
-}
-
-// Trains, exports what was trained, and tells the command of --on-event what becomes of it.
-Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<EventCommand>& command) {
-  const Options& options = run.options;
-  const auto tell = [&](const nlohmann::ordered_json& event) {
-    if (command) command->send(event);
-  };
-  if (session.rank() == 0 && !options.on_event.empty())
-    command.emplace(options.on_event, EventCommand::Terms{.say = log_line});
-  tell({{"event", "begin"}, {"out", options.out}, {"step", trainer.step()}});
-  try {
-    const Ending ending = trainer.run();
-    if (session.rank() == 0) require_owned(run);
-    export_result(session, options, run.write_extra);
-    tell({{"event", "end"},
-          {"step", trainer.step()},
-          {"interrupted", ending == Ending::Interrupted},
-          {"result", (std::filesystem::path(options.out) / trained_parts(options)).string()}});
-    return ending;
-  } catch (const std::exception& error) {
-    tell({{"event", "error"}, {"message", error.what()}});
-    throw;
-  }
-}
-
-// Says what is about to run, and all that is noted of it.
-void say_plan(const Run& run, const BlockStream& data, const BlockStream* validation) {
-  const Options& options = run.options;
-  log_line(plan_text(run.planned, options, summarise(data), run.before));
-  if (!run.machines.empty()) log_line(run.machines);
-  say_lines(run.corpus.notes);
-  if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
-  say_notes(run.planned.spec);
-  say_lines(learning_notes(data, run.planned.spec.model, options));
-  say_lines(options_without_effect(options, {.cut = run.planned.spec.cut}));
-  if (validation) say_lines(evaluation_notes(validation->report(), options, "validation"));
-}
-
-// Refuses to judge steps by a number that what is held out does not have.
-void refuse_other_metric(const Options& options, const TrainerOptions& held_out) {
-  std::vector<std::string> names{"eval_loss"};
-  std::ranges::move(held_out.metric_names(), std::back_inserter(names));
-  if (std::ranges::find(names, options.best_metric) == names.end())
-    user_error("best_metric: found '{}', expected {}{}", options.best_metric, names.size() > 1 ? "one of " : "",
-               fmt::join(names, ", "));
-}
-
-// Returns what evaluates all that is held out, and each of its files.
-TrainerOptions held_out_of(RunObjective& objective, std::list<StreamSource>& files) {
-  TrainerOptions held_out;
-  held_out.validation_objective = objective.of_validation();
-  held_out.validation_parts = objective.parts_of_validation(files);
-  return held_out;
-}
-
-// Gives the trainer what it has of the run and of its objective.
-void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective, const TrainerOptions& held_out) {
-  for (const Space space : kSpaces)
-    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
-  trainer_options.fields = run.fields;
-  trainer_options.objective = objective.of_data();
-  trainer_options.validation_objective = held_out.validation_objective;
-  trainer_options.validation_parts = held_out.validation_parts;
-  trainer_options.require_owned = [&run] { require_owned(run); };
-}
-
-void say_where_it_begins(int64_t step, int64_t steps, bool resumed) {
-  if (step >= steps)
-    log_line(
-        fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}", step, steps));
-  else if (resumed)
-    log_line(step > 0 ? fmt::format("goes on after step {}", step)
-                      : "nothing has been saved: begins at the first step");
-}
-
-// Says what is known of references. Returns whether the run was interrupted before all are: then it keeps these.
-bool stops_at(Run& run, const RunObjective& objective, const FoundReferences& references, Comm* comm) {
-  const bool reports = !comm || comm->topology().rank == 0;
-  if (reports && !references.line.empty()) log_line(references.line);
-  if (!references.interrupted) return false;
-  if (reports) {
-    require_owned(run);
-    objective.keep_references();
-    log_line(
-        fmt::format("interrupted before the first step; {} references are in {}: the same command goes on from there",
-                    references.known, references.file.string()));
-    if (run.flags.json)
-      print(to_line({{"out", run.options.out}, {"steps", 0}, {"references", references.known}}) + "\n");
-  }
-  if (comm) comm->barrier("the end of an interrupted run");
-  return true;
-}
-
-// Runs the jobs that go before the run. Returns whether it was interrupted before all is done: then it keeps the rest.
-bool stops_before(Run& run, RunObjective& objective, const ReferenceOptions& of_reference, int rank, int place,
-                  Comm* comm) {
-  const JobsBefore& before = run.before;
-  if (before.embedding && embed_before(*before.embedding, run.cache, run.corpus, run.options, rank, place, comm,
-                                       of_reference.interrupted)) {
-    if (comm) comm->barrier("the end of an interrupted run");
-    return true;
-  }
-  return before.reference &&
-         stops_at(run, objective,
-                  objective.find_references_by(*before.reference, run.options, rank, place, comm, of_reference), comm);
-}
-
-int train_rank(Run& run, int rank, int place, Comm* comm) {
-  const Options& options = run.options;
-  const Cut& cut = run.planned.spec.cut;
-  const bool reports = rank == 0;
-  const Heartbeat heartbeat = heartbeat_of(comm);
-  StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options, heartbeat),
-                    {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank,
-                    image_batches(run.corpus, options));
-  std::optional<StreamSource> validation;
-  if (run.corpus.validates())
-    validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
-  RunObjective objective(run.planned.spec, run.corpus, data, validation ? &*validation : nullptr);
-  std::list<StreamSource> files = validation_sources(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat);
-  const TrainerOptions held_out = held_out_of(objective, files);
-  refuse_other_metric(options, held_out);
-  const int64_t steps = data.stream().steps();
-  if (reports) {
-    say_plan(run, data.stream(), validation ? &validation->stream() : nullptr);
-    std::filesystem::create_directories(options.out);
-  }
-  rehearse_saving(saving_plan(run.planned, options, steps), comm, log_line);
-  const auto interrupted = [&] { return run.guard.interrupted(); };
-  const ReferenceOptions of_reference{interrupted, [&] {
-                                        require_owned(run);
-                                        objective.keep_references();
-                                      }};
-  if (stops_before(run, objective, of_reference, rank, place, comm)) return 130;
-  Session session = rank_session(run.planned, options, rank, place, comm);
-  const double load_seconds = seconds_to_load(session);
-  if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
-  if (!run.before.reference &&
-      stops_at(run, objective, objective.find_references(session, options, of_reference), comm))
-    return 130;
-  TrainerOptions trainer_options = trainer_options_of(options, steps);
-  connect(trainer_options, run, objective, held_out);
-  std::optional<EventCommand> command;
-  trainer_options.event = [&](const nlohmann::ordered_json& event) {
-    if (command) command->send(event);
-  };
-  trainer_options.interrupted = interrupted;
-  Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
-                  trainer_options);
-  if (options.resume) trainer.restore();
-  if (reports) say_where_it_begins(trainer.step(), steps, options.resume);
-  trainer.agree();
-  if (reports) require_owned(run);
-  if (reports && trainer.step() < steps) begin_run(run, summarise(data.stream()), objective.teacher_file(), heartbeat);
-  session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
-  run.begun = true;
-  if (reports) objective.keep_references();
-  const int64_t before = trainer.step();
-  const Ending ending = train_to_end(trainer, session, run, command);
-  const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
-  if (reports) {
-    if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
-    if (const int64_t reapplied = session.reapplied_steps(); reapplied > 0)
-      log_line(fmt::format(
-          "steps that were clipped, and updated again: {} of {}; where they are many, --speculative-updates costs time",
-          reapplied, trainer.step() - before));
-    const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
-    log_line(fmt::format("{}{} of step {} is in {}{}",
-                         ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
-                         trained_parts(options), trainer.step(), result, which_is_best(trainer, options)));
-    const auto best = trainer.best();
-    if (run.flags.json)
-      print(to_line({{"out", options.out},
-                     {trained_parts(options), result},
-                     {"load_seconds", load_seconds},
-                     {"steps", trainer.step()},
-                     {"best_step", best ? nlohmann::ordered_json(best->first) : nullptr},
-                     {"ranks", ranks_json(ranks)},
-                     {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}) +
-            "\n");
-  }
-  if (command) command->end();
-  return ending == Ending::Interrupted ? 130 : 0;
-}
-
-// Returns where to go on: what was saved before an error of the machine is intact.
-std::string where_to_go_on(const Run& run) {
-  const auto last = run.begun && !run.lost ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
-  return last ? fmt::format("; --resume goes on from {}", last->string()) : "";
-}
-
-// Writes how the run ended, if it began; what keeps that from being written is less than what ended it.
-void note_end(const Run& run, const char* how, const std::string& message) {
-  if (!run.begun || run.lost || !run.owner) return;
-  try {
-    write_text(std::filesystem::path(run.options.out) / kRunEnd, write_end({how, local_time(), message}));
-  } catch (const std::exception&) {
-  }
-}
-
-// Checks in the first process for all: if it refuses, so do the others.
-void by_the_first(Comm* comm, const std::function<void()>& check) {
-  std::exception_ptr refused;
-  if (!comm || comm->topology().rank == 0) try {
-      check();
-    } catch (...) {
-      refused = std::current_exception();
-    }
-  if (comm && comm->allgather_host(refused ? 1 : 0, "the check of --out")[0] && !refused)
-    user_error("out: refused, as the first of the processes says");
-  if (refused) std::rethrow_exception(refused);
+nlohmann::ordered_json end_json(const RunResult& end, const JobConfig& options) {
+  if (end.references) return {{"out", end.out.string()}, {"steps", 0}, {"references", *end.references}};
+  return {{"out", end.out.string()},
+          {options.method == "lora" ? "adapter" : "model", end.result.string()},
+          {"load_seconds", end.load_seconds},
+          {"steps", end.steps},
+          {"best_step", end.best_step ? nlohmann::ordered_json(*end.best_step) : nullptr},
+          {"ranks", ranks_json(end.ranks)},
+          {"loss", end.loss ? nlohmann::ordered_json(*end.loss) : nullptr}};
 }
 
 }  // namespace
 
-int train_command(Options options, const CommandFlags& flags) {
+int train_command(JobConfig options, const CommandFlags& flags) {
   InterruptGuard guard;
-  if (options.early_stopping > 0 && (options.validation.empty() || options.eval_every.count == 0))
-    user_error("early_stopping: found {}, expected --validation and --eval-every beside it: it counts evaluations",
-               options.early_stopping);
-  std::unique_ptr<Comm> comm = launched("train");
-  if (options.out.empty()) {
-    if (comm)
-      user_error("--out is required where a launcher starts several processes: the run's directory, the same on all");
-    options.out = default_out(options);
-  }
-  Target target(options);
-  target.require_here();
-  resolve_ranks(options, target, PlanMode::Run, comm.get());
-  if (comm) agree_on_inputs(options, *comm);
-  refuse_disk_dir(options, PlanMode::Run);
-  std::unique_ptr<DirectoryOwner> owner;
-  by_the_first(comm.get(), [&] {
-    owner = own_out(options);
-    refuse_out(options);
-  });
-  keep_cut_of_run(options);
-  const Heartbeat heartbeat = heartbeat_of(comm.get());
-  Corpus corpus = read_corpus(options, heartbeat);
-  note_found(corpus, options);
-  keep_ends_of_run(options, corpus);
-  Fields fields = data_fields(corpus, options, heartbeat);
-  JobSpec spec = job_of_run(options, fields, heartbeat);
-  if (spec.model.scores) {
-    const std::vector<int32_t>& ends = corpus.prompt_format.end_tokens;
-    std::vector<int64_t> all = model_tokens(options).end_tokens;
-    all.insert(all.end(), ends.begin(), ends.end());
-    spec.pad_token = pad_token_of(options, all);
-  }
-  spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
-  const ImageCache cache = find_image_cache(spec, corpus, options, target, PlanMode::Run, comm.get());
-  use_image_cache(cache, spec, corpus, options);
-  const JobsBefore before{plan_reference(spec, options, comm.get()),
-                          plan_embedding(cache, spec, options, target, PlanMode::Run, comm.get())};
-  const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
-                                        comm.get(), saved_by_others(options));
-  require_weights(planned.spec.sources);
-  require_fit(planned, options);
-  make_initial_halves(planned.spec, heartbeat);
-  make_new_rows(planned.spec);
-  guard.hold();
-  fields.push_back(weights_field(planned.spec, heartbeat));
-  Run run{options,
-          flags,
-          corpus,
-          planned,
-          fields,
-          guard,
-          write_prompt_format(options, corpus, planned.spec),
-          comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
-          before,
-          cache,
-          owner.get()};
-  try {
-    const int code = run_ranks(
-        planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
-        [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,
-        [&] { return where_to_go_on(run); });
-    note_end(run, code == 0 ? "ended" : "interrupted", "");
-    return code;
-  } catch (const std::bad_alloc&) {
-    note_end(run, "failed", no_more_memory());
-    throw;
-  } catch (const std::exception& error) {
-    note_end(run, "failed", error.what());
-    throw;
-  }
+  const Job job = Job::of_found(std::move(options));
+  const RunResult end = job.run({.planned =
+                                     [](const Plan& plan) {
+                                       say(plan_text(plan) + "\n");
+                                       say_lines(plan.notes);
+                                     },
+                                 .starts = [&] { guard.hold(); },
+                                 .interrupted = [&] { return guard.interrupted(); }});
+  if (flags.json && (end.references || !end.result.empty())) print(to_line(end_json(end, job.config())) + "\n");
+  return end.interrupted ? 130 : 0;
 }
 
 }  // namespace snug

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "api/failure.h"
+#include "api/run_directory.h"
+#include "api/text.h"
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/commands.h"
-#include "cli/failure.h"
-#include "cli/run_directory.h"
-#include "cli/text.h"
 #include "translate/translate.h"
 #include "translate/tree.h"
 
@@ -40,7 +40,7 @@ void write_job(const std::string& out, const std::string& job, bool overwrite) {
 
 }  // namespace
 
-int translate_command(const Options& options, const CommandFlags& flags) {
+int translate_command(const JobConfig& options, const CommandFlags& flags) {
   TranslateRequest request;
   request.words = flags.words;
   request.program = program_from(flags.from);

@@ -59,7 +59,7 @@ namespace {
 // Streams wait only for what is already enqueued: the host enqueues a wait when the other rank's host has enqueued what
 // is waited for. So a device comes to the end of what it was given, whatever happens to the other ranks' hosts, and the
 // host may wait for it at any time, as loading a kernel onto a card does. A device that hangs holds up all others, and
-// with them the threads that wait for theirs: the process is then ended from outside these threads (cli/launch.h).
+// with them the threads that wait for theirs: the process is then ended from outside these threads (api/launch.h).
 class PeerLink final : public DeviceLink {
  public:
   PeerLink(Comm& comm, std::shared_ptr<PeerHub> hub, Lane lane, cudaStream_t stream)

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "data/data_files.h"
@@ -109,12 +110,13 @@ void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOp
     return static_cast<size_t>(std::find(all.begin(), all.end(), false) - all.begin());
   };
   if (const size_t i = unseen(seen.fields); i < seen.fields.size()) {
-    user_error("{}: found no field '{}' in any record ({} read), expected it as --{} names it{}", files,
-               maker.named()[i].field, seen.records, maker.named()[i].option,
+    user_error("{}: found no field '{}' in any record ({} read), expected it as {} names it{}", files,
+               maker.named()[i].field, seen.records, option_name(maker.named()[i].option),
                seen.first_keys.empty() ? "" : fmt::format("; the first has the keys {}", seen.first_keys));
   }
   if (const size_t i = unseen(seen.roles); i < seen.roles.size()) {
-    user_error("{}: found no message of the role '{}', expected it as --roles names it", files, maker.roles()[i]);
+    user_error("{}: found no message of the role '{}', expected it as {} names it", files, maker.roles()[i],
+               option_name("roles"));
   }
 }
 

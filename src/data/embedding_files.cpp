@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 
 namespace snug {
 
@@ -67,9 +68,9 @@ void EmbeddingFiles::read(uint64_t image, const TensorView& rows) const {
   const auto require = [&](bool holds, std::string_view found) {
     if (!holds)
       user_error(
-          "{}: found {}, expected the {} rows that were made of an image; a run that begins, or goes on with --resume, "
-          "makes them again{}",
-          path.string(), found, rows.rows(), is_file(path) ? " if this file is deleted" : "");
+          "{}: found {}, expected the {} rows that were made of an image; a run that begins, or goes on with {}, makes "
+          "them again{}",
+          path.string(), found, rows.rows(), option_name("resume"), is_file(path) ? " if this file is deleted" : "");
   };
   require(is_file(path), "nothing");
   const File file = File::open_read(path, IoMode::Buffered);

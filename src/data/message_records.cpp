@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/option_name.h"
 #include "data/record_fields.h"
 #include "data/record_images.h"
 #include "data/record_keys.h"
@@ -35,9 +36,8 @@ void read_role(const JsonObject& message, const std::string& key, const ShapeOpt
   } else if (role == "function_call" || role == "tool_call") {
     message.fail(key, "'tool_calls' of an assistant's message: a call is a part of a reply");
   } else {
-    message.fail(key,
-                 "system, user or human, assistant or gpt, tool, function or observation, developer; --roles NAME=ROLE "
-                 "names others");
+    message.fail(key, "system, user or human, assistant or gpt, tool, function or observation, developer; " +
+                          option_name("roles") + " NAME=ROLE names others");
   }
 }
 
@@ -142,8 +142,8 @@ Message read_message(const RecordFields& fields, const JsonObject& message, cons
   for (const auto& [name, key] :
        {std::pair(sharegpt ? "from" : "role", role), std::pair(sharegpt ? "value" : "content", content)}) {
     if (!message.value().contains(key) && !(calls && key == content)) {
-      user_error("{}: key '{}' is missing, found the keys {}; --columns {}=FIELD names it", within, key,
-                 names_of_keys(message.value()), name);
+      user_error("{}: key '{}' is missing, found the keys {}; {} {}=FIELD names it", within, key,
+                 names_of_keys(message.value()), option_name("columns"), name);
     }
   }
   Message out;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "base/option_name.h"
 #include "base/rounding.h"
 
 namespace snug {
@@ -60,7 +61,9 @@ std::string left_out_text(const PackingReport& report, const PackingOptions& opt
   add(report.equal_pairs, "are pairs of equal replies: left out");
   if (parts.empty()) return "";
   const bool by_length = report.lost_tokens > 0 || report.cut_off_loss > 0 || report.long_replies > 0;
-  return fmt::format("{}{}", fmt::join(parts, "; "), by_length ? " (--sequence-length and --long-samples choose)" : "");
+  return fmt::format(
+      "{}{}", fmt::join(parts, "; "),
+      by_length ? " (" + option_name("sequence_length") + " and " + option_name("long_samples") + " choose)" : "");
 }
 
 // Calls visit(DocumentSpan) for what the options leave of a sample, and returns the tokens of that, including those of

@@ -20,6 +20,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/option_name.h"
 #include "data/preferences.h"
 #include "data/record_fields.h"
 #include "data/records.h"
@@ -367,8 +368,9 @@ size_t put_prompt(const RecordFields& fields, const Layout& layout, std::vector<
     fields.object().fail(fields.key(layout.prompt), "a question at its end, not a reply");
   if (whole && has_prompt) {
     if (layout.asked && fields.options().prompt)
-      fields.object().fail(fields.key(layout.replies[0].name),
-                           "replies: --prompt is what stands before them, and this is a whole conversation");
+      fields.object().fail(
+          fields.key(layout.replies[0].name),
+          "replies: " + option_name("prompt") + " is what stands before them, and this is a whole conversation");
     const auto begins = [&](const Conversation& one) { return begins_with_messages(one, prompt); };
     const bool repeated = layout.listed && std::all_of(replies.begin(), replies.end(), begins);
     // A list under prompt that the conversations do not repeat, such as a system text, stands before them.

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "base/option_name.h"
 
 namespace snug {
 namespace {
@@ -16,10 +17,16 @@ constexpr unsigned kRecords = kReplies | kAnswers;
 constexpr unsigned kMessage = bit(KeysOf::Message);
 constexpr unsigned kEverywhere = kRecords | kMessage | bit(KeysOf::Part);
 
+// Returns what is expected, with the names of options in the places of their fields.
+std::string with_names(std::string_view expected) {
+  const auto named = [](const char* field) { return fmt::arg(field, option_name(field)); };
+  return fmt::format(fmt::runtime(expected), named("columns"), named("objective"), named("prompt"), named("template"));
+}
+
 // Says which values of a key are refused; the others change nothing, or are judged by the tables below.
 enum class When { Always, IsList, IsNotTrue, IsNotFalse };
 
-// Keys, separated by blanks, that are refused in some objects, and what to say of them.
+// Keys, separated by blanks, that are refused in some objects, and what to say of them: {columns} is the option's name.
 struct RefusedKeys {
   unsigned of;
   std::string_view keys, expected;
@@ -39,19 +46,19 @@ constexpr RefusedKeys kRefused[] = {
      "response_rejected score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating "
      "preference preferred dispreferred winner loser ranking chosen_input_ids rejected_input_ids chosen_labels "
      "rejected_labels chosen_ids rejected_ids",
-     "none with --objective sft or distill: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs "
+     "none with {objective} sft or distill: dpo, orpo, simpo and reward learn from pairs of replies, kto from pairs "
      "too"},
     {kReplies, "label kto_tag",
-     "none with --objective sft or distill: kto learns from replies with a label; classes of texts are not supported "
+     "none with {objective} sft or distill: kto learns from replies with a label; classes of texts are not supported "
      "yet"},
     {kAnswers,
      "chosen rejected chosen_response rejected_response chosen_messages rejected_messages response_chosen "
      "response_rejected preference preferred dispreferred winner loser ranking label labels kto_tag",
-     "none: 'chosen' and 'rejected' say which reply is better, or 'label' whether one is good; --columns names them"},
+     "none: 'chosen' and 'rejected' say which reply is better, or 'label' whether one is good; {columns} names them"},
     {kMessage,
      "chosen rejected label kto_tag margin chosen_response rejected_response preference preferred dispreferred winner "
      "loser ranking",
-     "none: preferences stand in the record, with --objective dpo, orpo, simpo, kto or reward"},
+     "none: preferences stand in the record, with {objective} dpo, orpo, simpo, kto or reward"},
     {kRecords | kMessage,
      "tools tool_calls tool_call tool_call_id tool_choice functions function function_call available_tools "
      "tool_definitions tool_responses tool_results",
@@ -62,14 +69,14 @@ constexpr RefusedKeys kRefused[] = {
      "chain_of_thought cot rationale scratchpad enable_thinking",
      "none: thinking is 'reasoning_content' or 'thinking' of an assistant's message, or <think>...</think> in it"},
     {kRecords | kMessage, "chat_template_kwargs", "none: what a template is told beside messages is not rendered yet"},
-    {kRecords | kMessage, "chat_template", "none: --template names one for all records"},
+    {kRecords | kMessage, "chat_template", "none: {template} names one for all records"},
     {kEverywhere,
      "audio audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data "
      "pixel_values",
      "none: sound and video are not supported yet"},
     {kRecords, "image images image_path image_paths image_file image_files image_url image_urls img imgs",
      "none of that name: a record's images are 'images' or 'image', paths for markers <image> in its messages; "
-     "--columns images=FIELD names them"},
+     "{columns} images=FIELD names them"},
     {kMessage, "image images image_path image_paths image_file image_files image_url image_urls img imgs",
      "none: images are 'images' of the record, or parts of the message's content"},
     {bit(KeysOf::Part), "image images image_path image_paths image_file image_files image_url image_urls img imgs",
@@ -77,14 +84,14 @@ constexpr RefusedKeys kRefused[] = {
     {kRecords | kMessage, "documents retrieved_documents",
      "none: documents that a template sets beside the messages are not rendered yet"},
     {bit(KeysOf::Alpaca), "context contexts passage passages",
-     "none: name it with --columns input=FIELD, or in --prompt"},
+     "none: name it with {columns} input=FIELD, or in {prompt}"},
     {bit(KeysOf::Conversation), "context contexts passage passages", "none: make it part of a message"},
     {kAnswers, "context contexts passage passages",
-     "none: make it part of the prompt, or, beside 'instruction', name it with --columns input=FIELD"},
+     "none: make it part of the prompt, or, beside 'instruction', name it with {columns} input=FIELD"},
     {kChats | kAnswers, "system_prompt system_message system_instruction sys_prompt",
-     "none: name it with --columns system=FIELD"},
+     "none: name it with {columns} system=FIELD"},
     {kRecords, "weights sample_weight sample_weights example_weight loss_weight loss_weights loss_scale token_weights",
-     "'weight', a number; --columns weight=FIELD names it"},
+     "'weight', a number; {columns} weight=FIELD names it"},
     {kRecords, "is_train is_trained is_trainable is_training should_train use_for_training",
      "true, or none: 'weight', 0 or 1, says whether a record teaches", When::IsNotTrue},
     {kRecords, "do_not_train dont_train no_train not_trained skip_training exclude_from_training no_loss ignore_loss",
@@ -96,7 +103,7 @@ constexpr RefusedKeys kRefused[] = {
     {bit(KeysOf::Text),
      "source_len source_length num_source_tokens prompt_length prompt_len prompt_lengths prompt_tokens "
      "num_prompt_tokens n_prompt_tokens prompt_token_count prompt_num_tokens",
-     "none: all of a text carries loss; --columns instruction=FIELD,output=FIELD name a prompt and its reply"},
+     "none: all of a text carries loss; {columns} instruction=FIELD,output=FIELD name a prompt and its reply"},
     {bit(KeysOf::Tokens),
      "mask loss train masked prompt_mask response_mask target_mask assistant_mask assistant_tokens_mask "
      "assistant_token_mask completion_masks loss_masks",
@@ -262,7 +269,7 @@ void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(st
     bool as_usual = false;  // the table knows the key, and its value asks for nothing
     for (const RefusedKeys& refused : kRefused) {
       if ((refused.of & bit(of)) == 0 || !is_among(key, refused.keys)) continue;
-      if (refuses(refused.when, value)) object.fail(key, refused.expected);
+      if (refuses(refused.when, value)) object.fail(key, with_names(refused.expected));
       as_usual = as_usual || refused.when != When::IsList;
     }
     if (as_usual) continue;

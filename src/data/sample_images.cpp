@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "data/record_images.h"
 #include "image/data_url.h"
 #include "image/header.h"
@@ -38,14 +39,12 @@ SampleImage image_of_file(const ImageReference& reference, const std::filesystem
   std::error_code unknown;
   const auto type = std::filesystem::status(path, unknown).type();
   if (type != std::filesystem::file_type::regular)
-    user_error(
-        "{}: found {} at {}, expected an image file; relative paths begin at --image-dir, or at the data's "
-        "folder",
-        image.source,
-        type == std::filesystem::file_type::directory   ? "a directory"
-        : type == std::filesystem::file_type::not_found ? "nothing"
-                                                        : "no regular file",
-        path.string());
+    user_error("{}: found {} at {}, expected an image file; relative paths begin at {}, or at the data's folder",
+               image.source,
+               type == std::filesystem::file_type::directory   ? "a directory"
+               : type == std::filesystem::file_type::not_found ? "nothing"
+                                                               : "no regular file",
+               path.string(), option_name("image_dir"));
   image.path = path.string();
   const ImageHeader header = read_image_header(path, image.source);
   image.width = static_cast<uint32_t>(header.shown_width());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "data/preferences.h"
 
 namespace snug {
@@ -57,7 +58,8 @@ void SampleMaker::require_format() const {
   const Samples samples = options_.shape.samples;
   const bool pairs = *options_.format == DataFormat::Preference, labelled = *options_.format == DataFormat::Labelled;
   if (samples == Samples::Replies && (pairs || labelled))
-    user_error("data_format: found {}, expected another with --objective sft or distill: {}", name(*options_.format),
+    user_error("data_format: found {}, expected another with {} sft or distill: {}", name(*options_.format),
+               option_name("objective"),
                pairs ? "dpo, orpo, simpo, reward and kto learn from pairs" : "kto learns from replies with a label");
   if (samples != Samples::Replies && !pairs && !(labelled && samples == Samples::Judged))
     user_error("data_format: found {}, expected preference{}: the objective learns from {}", name(*options_.format),
@@ -86,8 +88,8 @@ void SampleMaker::look_at(const std::filesystem::path& file, const Record& first
       answers_ = std::get<Answers>(read_example(record, format_, shape_, first.place).content).replies.index();
   }
   if (json && replies && options_.shape.prompt && format_ != DataFormat::Alpaca) {
-    user_error("{}: found a record of the shape {}, expected alpaca: --prompt is for the fields of such", first.place,
-               name(format_));
+    user_error("{}: found a record of the shape {}, expected alpaca: {} is for the fields of such", first.place,
+               name(format_), option_name("prompt"));
   }
   const bool tokens = replies ? format_ == DataFormat::Tokens : answers_ == kTokenReplies;
   const bool texts = replies ? format_ == DataFormat::Text : answers_ == kTextReplies;

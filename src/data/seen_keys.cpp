@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "data/record_keys.h"
 
 namespace snug {
@@ -28,8 +29,8 @@ void SeenKeys::say_of_keys(const std::string& path, const DataOptions& options) 
   if (!options.note) return;
   for (size_t i = 0; i < named_.size(); ++i) {
     if (!occurs_[i])
-      options.note(
-          fmt::format("{}: no record has the field '{}', which --{} names", path, named_[i].field, named_[i].option));
+      options.note(fmt::format("{}: no record has the field '{}', which {} names", path, named_[i].field,
+                               option_name(named_[i].option)));
   }
   if (!ignored_.empty()) options.note(ignored_keys_text(path, ignored_));
   // Some programs mean by 'mask' what others mean by 'masked'.
@@ -59,11 +60,11 @@ void SeenKeys::say_of_ends(const std::string& path, const DataOptions& options) 
         ended_again_ == 1 ? "1 record has a text with" : fmt::format("{} records have texts with", ended_again_)));
   }
   if (left_out_.thoughts > 0) {
-    const std::string how = left_out_.last_thoughts > 0
-                                ? fmt::format("{} of them in the last turn", left_out_.last_thoughts)
-                            : options.thinking == Thinking::Last
-                                ? "as of earlier turns"
-                                : "as of earlier turns: --thinking last makes each turn the last one of a sample";
+    const std::string how =
+        left_out_.last_thoughts > 0 ? fmt::format("{} of them in the last turn", left_out_.last_thoughts)
+        : options.thinking == Thinking::Last
+            ? "as of earlier turns"
+            : "as of earlier turns: " + option_name("thinking") + " last makes each turn the last one of a sample";
     options.note(fmt::format("{}: the chat template leaves out what {} thought, {}", path,
                              left_out_.thoughts == 1 ? "1 reply" : fmt::format("{} replies", left_out_.thoughts), how));
   }
@@ -98,9 +99,9 @@ void SeenKeys::say_of_answers(const std::string& path, const DataOptions& option
   const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
   if (raw_ > 0 && chat && !chat->bos_by_habit())
     options.note(
-        fmt::format("{}: prompts and replies are texts, taken as they are, without the chat template ({}); "
-                    "--columns instruction=prompt makes turns of them",
-                    path, count(raw_)));
+        fmt::format("{}: prompts and replies are texts, taken as they are, without the chat template ({}); {} "
+                    "instruction=prompt makes turns of them",
+                    path, count(raw_), option_name("columns")));
 }
 
 }  // namespace snug

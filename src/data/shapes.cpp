@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "base/option_name.h"
 #include "data/record_fields.h"
 #include "data/record_images.h"
 #include "data/record_keys.h"
@@ -78,10 +79,10 @@ void refuse_beside_pattern(const RecordFields& fields, const std::vector<std::st
   };
   if (!is_named(fields, named, "history") && is_said("history"))
     record.fail(fields.key("history"),
-                "none, or its name in --prompt, whose pattern is all that stands before a reply");
+                "none, or its name in " + option_name("prompt") + ", whose pattern is all that stands before a reply");
   if (fields.options().prompt_is_all && !is_named(fields, named, "system") && is_said("system"))
-    record.fail(fields.key("system"),
-                "none, or its name in --prompt, or a chat template (--template) that has a place for it");
+    record.fail(fields.key("system"), "none, or its name in " + option_name("prompt") + ", or a chat template (" +
+                                          option_name("template") + ") that has a place for it");
   for (const std::string& name : named)
     if (name != "input" && name != "system" && !fields.has(name) && record.value().contains(fields.key(name)))
       record.fail(fields.key(name), kNoNull);
@@ -241,7 +242,8 @@ std::string column_for(std::string_view name, const JsonObject& record) {
 // Returns "--columns chosen=A,rejected=B names them" if a record has such fields.
 std::string advice_on(const JsonObject& record, std::string_view a, std::string_view b) {
   const std::string first = column_for(a, record), second = column_for(b, record);
-  return first.empty() || second.empty() ? "" : fmt::format("--columns {},{} names them", first, second);
+  return first.empty() || second.empty() ? ""
+                                         : fmt::format("{} {},{} names them", option_name("columns"), first, second);
 }
 
 // Refuses a record that has none of what an objective on preferences learns from.
@@ -253,8 +255,9 @@ std::string advice_on(const JsonObject& record, std::string_view a, std::string_
   std::string help = judged ? advice_on(record, "completion", "label") : advice_on(record, "chosen", "rejected");
   if (help.empty()) {
     help = !judged && has_answers(fields, DataFormat::Labelled)
-               ? "--objective kto learns from replies with a label"
-               : "--objective sft learns from replies of which nothing is said, and --columns names other fields";
+               ? option_name("objective") + " kto learns from replies with a label"
+               : option_name("objective") + " sft learns from replies of which nothing is said, and " +
+                     option_name("columns") + " names other fields";
   }
   user_error("{}: found the keys {}, expected {}; {}", fields.place(), names_of_keys(record.value()),
              judged
@@ -268,12 +271,13 @@ std::string advice_on(const JsonObject& record, std::string_view a, std::string_
 // Returns what may help to read a record of no shape.
 std::string advice(const JsonObject& record) {
   const std::string instruction = column_for("instruction", record), output = column_for("output", record);
-  if (!instruction.empty() && !output.empty()) return fmt::format("--columns {},{} names them", instruction, output);
+  if (!instruction.empty() && !output.empty())
+    return fmt::format("{} {},{} names them", option_name("columns"), instruction, output);
   for (const char* name : {"messages", "text", "input_ids"}) {
     const std::string column = column_for(name, record);
-    if (!column.empty()) return fmt::format("--columns {} names it", column);
+    if (!column.empty()) return fmt::format("{} {} names it", option_name("columns"), column);
   }
-  return "name the fields with --columns";
+  return "name the fields with " + option_name("columns");
 }
 
 }  // namespace
@@ -327,9 +331,9 @@ void validate(const ShapeOptions& options) {
     if (is_in(kAnswerFields, ours)) {
       if (answers) continue;
       user_error(
-          "columns: found '{}: {}', which is a field of preferences; --objective dpo, orpo, simpo, kto or reward "
-          "learns from them",
-          ours, theirs);
+          "columns: found '{}: {}', which is a field of preferences; {} dpo, orpo, simpo, kto or reward learns from "
+          "them",
+          ours, theirs, option_name("objective"));
     }
     user_error("columns: found '{}: {}', expected one of {}, {}{}{} before the colon", ours, theirs,
                fmt::join(kFields, ", "), fmt::join(kMessageFields, ", "), answers ? ", " : "",
@@ -444,14 +448,14 @@ std::string RecordFields::missing(const std::string& name) const {
   const std::optional<DataFormat> shape = shape_of(*this);
   if (shape && options_.samples == Samples::Replies && fields_of(*shape, *this).front() != name && name != "output") {
     user_error(
-        "{}: key '{}' is missing, which the file's first record has or --data-format asks for; found the keys "
-        "of '{}': expected one shape a file",
-        place_, key(name), snug::name(*shape));
+        "{}: key '{}' is missing, which the file's first record has or {} asks for; found the keys of '{}': expected "
+        "one shape a file",
+        place_, key(name), option_name("data_format"), snug::name(*shape));
   }
   if (record_.value().contains(key(name))) record_.fail(key(name), kNoNull);
   const std::string column = column_for(name, record_);
-  user_error("{}: key '{}' is missing, found the keys {}; --columns {} names it", place_, key(name),
-             names_of_keys(record_.value()), column.empty() ? name + "=FIELD" : column);
+  user_error("{}: key '{}' is missing, found the keys {}; {} {} names it", place_, key(name),
+             names_of_keys(record_.value()), option_name("columns"), column.empty() ? name + "=FIELD" : column);
 }
 
 bool read_flag(const JsonObject& object, std::string_view key, std::string_view expected) {
@@ -542,7 +546,8 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
         // A key in other letters would be passed over, and the field be missing.
         for (const std::string& name : read)
           if (same_key(fields.key(name), key) && !fields.has(name))
-            fields.object().fail(key, fmt::format("'{}'; --columns {}={} names it", fields.key(name), name, key));
+            fields.object().fail(
+                key, fmt::format("'{}'; {} {}={} names it", fields.key(name), option_name("columns"), name, key));
         return false;
       },
       example.ignored);

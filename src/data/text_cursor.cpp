@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/option_name.h"
 
 namespace snug {
 namespace {
@@ -86,8 +87,8 @@ void append_within(std::string& text, std::string_view more, uint64_t max_bytes,
   if (text.size() + more.size() > max_bytes) {
     user_error(
         "{}, line {}: found a sample of more than {} bytes; expected one object a line in .jsonl, an array of objects "
-        "in .json, and documents within that size in .txt, or --text-split paragraph or line",
-        name, line, max_bytes);
+        "in .json, and documents within that size in .txt, or {} paragraph or line",
+        name, line, max_bytes, option_name("text_split"));
   }
   // While it grows it is in memory twice, and so is what is read from it.
   constexpr uint64_t kSmall = 8 << 20;

@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "base/option_name.h"
 #include "format/chat_texts.h"
 
 namespace snug {
@@ -108,13 +109,13 @@ ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_
   const std::string source = fmt::format("template: {} has a chat template that", owner);
   if (name == "auto") {
     if (model_template.empty())
-      user_error("template: {} has no chat template; name one with --template: {}", owner,
+      user_error("template: {} has no chat template; name one with {}: {}", owner, option_name("template"),
                  fmt::join(kNames.begin() + 1, kNames.end(), ", "));  // all but auto
     ChatTemplate own;
     try {
       own = of_program(model_template, special, fmt::format("{}'s chat template", owner));
     } catch (const UserError& error) {
-      user_error("{}; --template takes another, or none", error.what());
+      user_error("{}; {} takes another, or none", error.what(), option_name("template"));
     }
     for (const std::string_view one : {"chatml", "llama3", "llama2", "mistral"}) {
       if (look_like(own, of_name(one))) own.name_ = one;
@@ -250,14 +251,13 @@ void ChatTemplate::refuse_left_out(std::span<const Message> messages, std::span<
     if (message.carries_loss())
       user_error(
           "key 'content' of message {}: found a text that carries loss, which the chat template leaves out, expected "
-          "one "
-          "that it renders; --template takes another",
-          source.message + 1);
+          "one that it renders; {} takes another",
+          source.message + 1, option_name("template"));
     if (message.role == ChatRole::Tool || message.role == ChatRole::Developer)
       user_error(
-          "key 'role' of message {}: found '{}', which the chat template leaves out, expected one that it renders; "
-          "--roles {}=ROLE names another",
-          source.message + 1, message.name_of_role(), message.name_of_role());
+          "key 'role' of message {}: found '{}', which the chat template leaves out, expected one that it renders; {} "
+          "{}=ROLE names another",
+          source.message + 1, message.name_of_role(), option_name("roles"), message.name_of_role());
     if (left_out) ++left_out->texts;
   }
 }
@@ -286,7 +286,7 @@ void ChatTemplate::refuse_thinking(std::span<const Message> messages) const {
 std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool for_generation,
                                         std::span<const jinja::Value> tools, LeftOut* left_out) const {
   if (!tools.empty() && !tools_refusal_.empty())
-    user_error("{}; --template takes another for all conversations", tools_refusal_);
+    user_error("{}; {} takes another for all conversations", tools_refusal_, option_name("template"));
   if (!tools.empty() && for_tools_) return for_tools_->render(messages, for_generation, tools, left_out);
   refuse_beside_texts(messages, tools);
   if (!program_) {
@@ -298,8 +298,9 @@ std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool 
   }
   if (needs_tools_ && tools.empty())
     user_error(
-        "key 'tools': found none, expected a list of tools: the chat template renders no conversation without; "
-        "--template takes another");
+        "key 'tools': found none, expected a list of tools: the chat template renders no conversation without; {} "
+        "takes another",
+        option_name("template"));
   refuse_thinking(messages);
   const Rendering rendered = run(messages, tools, for_generation, special_);
   std::vector<ChatSpan> spans = spans_of(rendered.text, rendered.variables, messages.size(), around_);

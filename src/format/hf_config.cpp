@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "base/option_name.h"
 #include "format/quantization_config.h"
 #include "format/token_ids.h"
 
@@ -128,8 +129,9 @@ size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
                 either(families, [](const HfFamily& family) { return fmt::format("[\"{}\"]", family.architecture); }));
   const std::string known =
       either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); });
-  config.fail("model_type",
-              type.empty() ? known : known + "; --family takes it for one of these, if it computes the same");
+  config.fail("model_type", type.empty() ? known
+                                         : known + "; " + option_name("family") +
+                                               " takes it for one of these, if it computes the same");
 }
 
 // Returns a size that the file leaves out: the class's number, or the number that follows from other sizes if the class

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "format/hf_config.h"
 #include "format/json.h"
 #include "format/peft.h"
@@ -21,11 +22,13 @@ constexpr uint64_t kMaxRefBytes = 256;
 
 // Says what is looked for: a model or an adapter.
 struct Wanted {
-  std::string_view option, marker, noun, other_option, other_marker, other_noun;
+  std::string_view field, marker, noun, other_field, other_marker, other_noun;
+
+  std::string option() const { return option_name(field); }
+  std::string other_option() const { return option_name(other_field); }
 };
-constexpr Wanted kModel{"--model", kModelConfig, "a model directory", "--adapter", kPeftConfigFile, "an adapter"};
-constexpr Wanted kAdapter{"--adapter", kPeftConfigFile, "an adapter's directory",
-                          "--model",   kModelConfig,    "a whole model"};
+constexpr Wanted kModel{"model", kModelConfig, "a model directory", "adapter", kPeftConfigFile, "an adapter"};
+constexpr Wanted kAdapter{"adapter", kPeftConfigFile, "an adapter's directory", "model", kModelConfig, "a whole model"};
 
 // Returns names in a directory, in order; none if it cannot be listed.
 std::vector<std::string> names_in(const fs::path& directory) {
@@ -100,12 +103,12 @@ std::optional<std::string> cache_meant(const fs::path& directory, const Wanted& 
       const std::vector<std::string> with = folders_with(snapshots, wanted.marker);
       if (with.empty()) return fmt::format("is what Hugging Face's cache has of '{}', without {}", *id, wanted.marker);
       return fmt::format("is Hugging Face's cache of '{}', whose snapshot is {}: {} {}", *id,
-                         (snapshots / with.back()).string(), wanted.option, (snapshots / with.back()).string());
+                         (snapshots / with.back()).string(), wanted.option(), (snapshots / with.back()).string());
     }
   for (const std::string& name : names_in(directory))
     if (const auto id = hub_id_of(name)) ids.push_back(*id);
   if (ids.empty()) return {};
-  return fmt::format("is a cache of Hugging Face's, which holds {}: {} takes such an id", listed(ids), wanted.option);
+  return fmt::format("is a cache of Hugging Face's, which holds {}: {} takes such an id", listed(ids), wanted.option());
 }
 
 std::vector<std::string> ending(const std::vector<std::string>& names, std::string_view suffix) {
@@ -148,18 +151,18 @@ void refuse_deepspeed(const fs::path& directory, const std::vector<std::string>&
                fs::read_symlink(directory / wanted.marker, ignored).string());
   if (is_file(directory / wanted.other_marker)) {
     if (model)
-      user_error("{}: is an adapter (it holds {}), expected a model directory: --adapter {} with --model {}", path,
-                 kPeftConfigFile, path, base_of(directory));
-    user_error("{}: is a whole model (config.json is there, no adapter_config.json), expected an adapter: --model {}",
-               path, path);
+      user_error("{}: is an adapter (it holds {}), expected a model directory: {} {} with {} {}", path, kPeftConfigFile,
+                 option_name("adapter"), path, option_name("model"), base_of(directory));
+    user_error("{}: is a whole model (config.json is there, no adapter_config.json), expected an adapter: {} {}", path,
+               option_name("model"), path);
   }
-  if (const auto meant = folder_meant(directory, wanted.option, wanted.marker)) user_error("{}: {}", path, *meant);
-  if (const auto meant = folder_meant(directory, wanted.other_option, wanted.other_marker))
+  if (const auto meant = folder_meant(directory, wanted.option(), wanted.marker)) user_error("{}: {}", path, *meant);
+  if (const auto meant = folder_meant(directory, wanted.other_option(), wanted.other_marker))
     user_error("{}: found {}, expected {}: {}", path, wanted.other_noun, wanted.noun, *meant);
   if (const auto meant = cache_meant(directory, wanted)) user_error("{}: {}", path, *meant);
   if (const auto files = ending(names, ".gguf"); model && !files.empty())
-    user_error("{}: found {}, expected a model directory; --model {} imports a GGUF file", path, listed(files),
-               (directory / files[0]).string());
+    user_error("{}: found {}, expected a model directory; {} {} imports a GGUF file", path, listed(files),
+               option_name("model"), (directory / files[0]).string());
   if (model && (is_file(directory / "params.json") || !ending(names, ".pth").empty()))
     user_error(
         "{}: found {}, Meta's own layout, expected Hugging Face's, with config.json: transformers' "
@@ -206,7 +209,7 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
     user_error(
         "{}: found no directory of that name, and nothing of that id in Hugging Face's cache ({}); 'hf download "
         "{}' fetches what the hub has of it, {} then takes the id or the directory",
-        id, cache.string(), id, wanted.option);
+        id, cache.string(), id, wanted.option());
   const std::vector<std::string> all = names_in(snapshots);
   fs::path snapshot;
   if (is_file(ref)) {
@@ -218,12 +221,11 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   }
   if (snapshot.empty())
     user_error("{}: found {} in {}, none of them branch main's; 'hf download {}' fetches that, or {} names a snapshot",
-               id, all.empty() ? "no snapshot" : "snapshots " + listed(all), snapshots.string(), id, wanted.option);
+               id, all.empty() ? "no snapshot" : "snapshots " + listed(all), snapshots.string(), id, wanted.option());
   if (!is_file(snapshot / wanted.marker) && wanted.marker == "config.json" && is_file(snapshot / "adapter_config.json"))
     user_error(
-        "{}: is an adapter (adapter_config.json is there, no config.json), expected a model: --adapter {}, and "
-        "--model its base",
-        id, id);
+        "{}: is an adapter (adapter_config.json is there, no config.json), expected a model: {} {}, and {} its base",
+        id, option_name("adapter"), id, option_name("model"));
   if (!is_file(snapshot / wanted.marker))
     user_error("{}: found {} in {}, but no {}; 'hf download {}' fetches what is missing", id,
                listed(names_in(snapshot)), snapshot.string(), wanted.marker, id);
@@ -235,7 +237,7 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   File::open_read(file, IoMode::Buffered);  // a Git LFS pointer, or an unreadable file, is reported here
   const fs::path parent = file.has_parent_path() ? file.parent_path() : fs::path(".");
   if (is_file(parent / wanted.marker))
-    user_error("{}: is a file, expected {}: {} {}", file.string(), wanted.noun, wanted.option, parent.string());
+    user_error("{}: is a file, expected {}: {} {}", file.string(), wanted.noun, wanted.option(), parent.string());
   user_error("{}: is a file, expected {}", file.string(), wanted.noun);
 }
 
@@ -250,13 +252,13 @@ void refuse_elsewhere(const std::string& given, const Wanted& wanted) {
     user_error(
         "{}: is an address, expected {} here, or an id (org/name) of which Hugging Face's cache has a copy{}", given,
         wanted.noun,
-        may_be_hub_id(id) ? fmt::format(": 'hf download {}' fetches it, {} {} takes it", id, wanted.option, id) : "");
+        may_be_hub_id(id) ? fmt::format(": 'hf download {}' fetches it, {} {} takes it", id, wanted.option(), id) : "");
   }
   if (const size_t at = given.find('@'); at != given.npos && may_be_hub_id(given.substr(0, at)))
     user_error(
         "{}: found a revision behind the id, expected the id alone, of which branch main is read; 'hf download {} "
         "--revision {} --local-dir DIR' fetches another, and {} DIR takes it",
-        given, given.substr(0, at), given.substr(at + 1), wanted.option);
+        given, given.substr(0, at), given.substr(at + 1), wanted.option());
 }
 
 // Returns advice on a name without an organisation, as some of the hub's oldest models have none.
@@ -267,10 +269,10 @@ std::string bare_name_advice(const std::string& given, const Wanted& wanted) {
   if (!fs::is_directory(snapshots, ignored))
     return fmt::format(
         "; where it is a model of the hub, 'hf download {} --local-dir DIR' fetches it, and {} DIR takes it", given,
-        wanted.option);
+        wanted.option());
   const std::vector<std::string> with = folders_with(snapshots, wanted.marker);
   return with.empty() ? ""
-                      : fmt::format("; Hugging Face's cache has a model of that name: {} {}", wanted.option,
+                      : fmt::format("; Hugging Face's cache has a model of that name: {} {}", wanted.option(),
                                     (snapshots / with.back()).string());
 }
 
@@ -286,7 +288,7 @@ fs::path find_directory(const std::string& given, const Wanted& wanted) {
     user_error("{}: is a link to '{}', where nothing is", given, fs::read_symlink(path, ignored).string());
   refuse_elsewhere(given, wanted);
   if (may_be_hub_id(given)) return find_snapshot(given, wanted);
-  const bool gguf = wanted.option == kModel.option && std::string_view(given).ends_with(".gguf");
+  const bool gguf = wanted.field == kModel.field && std::string_view(given).ends_with(".gguf");
   user_error("{}: found nothing there, expected {}, with {}{}", given, wanted.noun, wanted.marker,
              gguf ? ", or a GGUF file ('snug import' makes a directory of one)" : bare_name_advice(given, wanted));
 }
@@ -328,10 +330,11 @@ void refuse_other_weights(const fs::path& model) {
                  fs::read_symlink(model / name, ignored).string());
   }
   if (is_file(model / kPeftConfigFile) && !ending(names, "adapter_model.safetensors").empty())
-    user_error("{}: holds an adapter's weights beside config.json, and no model's: --adapter {}", path, path);
+    user_error("{}: holds an adapter's weights beside config.json, and no model's: {} {}", path, option_name("adapter"),
+               path);
   if (const auto files = ending(names, ".gguf"); !files.empty())
-    user_error("{}: found {} beside config.json, expected model.safetensors; --model {} imports a GGUF file", path,
-               listed(files), (model / files[0]).string());
+    user_error("{}: found {} beside config.json, expected model.safetensors; {} {} imports a GGUF file", path,
+               listed(files), option_name("model"), (model / files[0]).string());
   for (const char* tail : {".safetensors", ".bin", ".pth", ".pt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".distcp",
                            ".ckpt", ".ckpt.index", ".tflite", ".ot", ".npz", ".nemo", ".engine", ".mlmodel"}) {
     std::vector<std::string> files = ending(names, tail);

@@ -10,6 +10,7 @@
 #include "base/ascii.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "format/json.h"
 #include "format/peft_tensors.h"
 
@@ -309,8 +310,8 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
 PeftConfig read_peft_config(const std::filesystem::path& directory) {
   const auto path = directory / kPeftConfigFile;
   if (const auto below = adapters_below(directory); !is_file(path) && !below.empty())
-    user_error("{}: found no {}, but adapters below, expected one of them as --adapter: {}", directory.string(),
-               kPeftConfigFile, fmt::join(below, ", "));
+    user_error("{}: found no {}, but adapters below, expected one of them as {}: {}", directory.string(),
+               kPeftConfigFile, option_name("adapter"), fmt::join(below, ", "));
   return parse_peft_config(read_text(path, kMaxConfigBytes), path.string());
 }
 

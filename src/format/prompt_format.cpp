@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "format/generation_config.h"
 #include "format/json.h"
 
@@ -29,10 +30,9 @@ std::string what_is_lacking(const ChatTemplate& chat, const Tokenizer* tokenizer
   });
   if (lacking.empty()) return "";
   return fmt::format(
-      "template {}: the tokenizer lacks {}, expected single tokens, which mark where a reply begins and ends; "
-      "--template "
-      "takes another, or none",
-      chat.name(), fmt::join(lacking, ", "));
+      "template {}: the tokenizer lacks {}, expected single tokens, which mark where a reply begins and ends; {} takes "
+      "another, or none",
+      chat.name(), fmt::join(lacking, ", "), option_name("template"));
 }
 
 void add_end(PromptFormat& format, int64_t id, int64_t vocabulary, std::string_view what) {
@@ -81,9 +81,9 @@ void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, co
       return;
     }
   if (same || trained.empty()) return;
-  format.notes.push_back(fmt::format("{} was trained with template {}{}; without --template it is asked as trained",
-                                     adapter.directory, trained,
-                                     format.chat && trained == format.chat->name() ? " of other texts" : ""));
+  format.notes.push_back(
+      fmt::format("{} was trained with template {}{}; without {} it is asked as trained", adapter.directory, trained,
+                  format.chat && trained == format.chat->name() ? " of other texts" : "", option_name("template")));
 }
 
 }  // namespace
@@ -138,8 +138,8 @@ PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& mo
   collect_ends(format, model, tokenizer, adapter);
   if (!automatic && adapter) compare_with_adapter(format, *adapter, special);
   if (automatic && adapter && !adapter->prompt_pattern.empty())
-    format.notes.push_back(fmt::format("{} was trained with --prompt \"{}\": prompts are asked as they stand",
-                                       adapter->directory, adapter->prompt_pattern));
+    format.notes.push_back(fmt::format("{} was trained with {} \"{}\": prompts are asked as they stand",
+                                       adapter->directory, option_name("prompt"), adapter->prompt_pattern));
   return format;
 }
 

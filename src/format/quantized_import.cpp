@@ -7,6 +7,7 @@
 
 #include "base/disk.h"
 #include "base/error.h"
+#include "base/option_name.h"
 #include "format/quantized_weights.h"
 #include "format/side_files.h"
 
@@ -40,8 +41,8 @@ QuantizationScheme read_quantization(const fs::path& directory) {
   const auto quantization = find_quantization(JsonObject(config, source));
   if (!quantization) refuse_codes_alone(directory, source);
   if (!quantization)
-    user_error("{}: found no '{}', expected a model in fewer bits: others are read as they are, by --model {}", source,
-               kQuantizationKeys[0], directory.string());
+    user_error("{}: found no '{}', expected a model in fewer bits: others are read as they are, by {} {}", source,
+               kQuantizationKeys[0], option_name("model"), directory.string());
   return parse_quantization_config(*quantization);
 }
 
@@ -99,8 +100,8 @@ std::vector<std::string> notes_on(const QuantizationConfig& config, const Quanti
           "{}: {} weights{} are written in bf16, each value what its code stands for but for rounding, by 1 in 512 "
           "at most; {} tensors are copied",
           describe(config), tensors.weights.size(), others_of(config, tensors), tensors.plain.size()),
-      "the model is plain from here on: --method full trains all of it, and --base-format int8, nf4 or fp8 rounds its "
-      "linears anew"};
+      "the model is plain from here on: " + option_name("method") + " full trains all of it, and " +
+          option_name("base_format") + " int8, nf4 or fp8 rounds its linears anew"};
   if (!tensors.not_used.empty())
     notes.push_back(
         fmt::format("not used: {} scales of activations and caches ({} is one), which are in no fewer bits here",

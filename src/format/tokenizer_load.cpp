@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "format/side_files.h"
 #include "format/tokenizer.h"
 #include "format/unicode.h"
@@ -216,11 +217,12 @@ Tokenizer Tokenizer::of_json(const Files& files, const std::vector<JsonObject>& 
     tokenizer.parse_added_tokens(file.at("added_tokens"), source);
   }
   if (file.has("truncation"))
-    tokenizer.notes_.push_back(fmt::format(
-        "{}: it truncates texts{}, which is not applied, as by transformers: --sequence-length is the limit", source,
-        file.object("truncation").has("max_length")
-            ? fmt::format(" to {} tokens", file.object("truncation").integer("max_length", 0, INT64_MAX))
-            : ""));
+    tokenizer.notes_.push_back(
+        fmt::format("{}: it truncates texts{}, which is not applied, as by transformers: {} is the limit", source,
+                    file.object("truncation").has("max_length")
+                        ? fmt::format(" to {} tokens", file.object("truncation").integer("max_length", 0, INT64_MAX))
+                        : "",
+                    option_name("sequence_length")));
   tokenizer.read_bos_and_eos(parse_prefix(file, source), configs, source);
   return tokenizer;
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "format/generation_config.h"
 #include "format/side_files.h"
 #include "model/families.h"
@@ -88,20 +89,22 @@ ModelConfig foreign_config(Json json, std::string_view source, std::string_view 
   };
   std::vector<std::string_view> types;
   for (const Family& one : families) types.push_back(one.config.model_type);
-  if (!has_type(family)) user_error("--family: found '{}', expected one of {}", family, fmt::join(types, ", "));
+  if (!has_type(family))
+    user_error("{}: found '{}', expected one of {}", option_name("family"), family, fmt::join(types, ", "));
   const std::string type = object.string(kType, "");
   if (type == family) return config_of(object, families);
   if (has_type(type) || find_multimodal(object))
-    user_error("--family: found '{}', expected nothing: {} is of type '{}', which is read as what it is", family,
-               source, type);
+    user_error("{}: found '{}', expected nothing: {} is of type '{}', which is read as what it is",
+               option_name("family"), family, source, type);
   json[kType] = family;
   json.erase(kNames);
   ModelConfig config = config_of(JsonObject(json, std::string(source)), families);
   const std::vector<std::string> unread = unread_keys(json, source, families);
-  config.notes.push_back(fmt::format(
-      "ASSUMED by --family: {} is of type '{}', which no family has; it is taken for a {}, of which only the names and "
-      "shapes of tensors are compared; keys that are not read: {}",
-      source, type, family, unread.empty() ? "none" : fmt::format("{}", fmt::join(unread, ", "))));
+  config.notes.push_back(
+      fmt::format("ASSUMED by {}: {} is of type '{}', which no family has; it is taken for a {}, of which only the "
+                  "names and shapes of tensors are compared; keys that are not read: {}",
+                  option_name("family"), source, type, family,
+                  unread.empty() ? "none" : fmt::format("{}", fmt::join(unread, ", "))));
   return config;
 }
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/option_name.h"
+
 namespace snug {
 namespace {
 
@@ -73,9 +75,10 @@ class Explainer {
     const bool over = run_.end && run_.end->how == "ended";
     if (over || (held && held->lives)) return;
     if (run_.checkpoint > 0)
-      say("end", "--resume goes on from its checkpoint of step {}", run_.checkpoint);
+      say("end", "{} goes on from its checkpoint of step {}", option_name("resume"), run_.checkpoint);
     else
-      say("end", "it has no checkpoint: --overwrite begins anew; --save-every 10min saves more often");
+      say("end", "it has no checkpoint: {} begins anew; {} 10min saves more often", option_name("overwrite"),
+          option_name("save_every"));
   }
 
   void explain_kill(const HeldBy& held) {
@@ -149,8 +152,8 @@ class Explainer {
     }
     say("loss",
         "of held-out samples: least at step {} ({:.4f}), {:.4f} at step {}: what came between fits the training data "
-        "alone; --checkpoint best takes the former, if it is kept",
-        metrics_.steps[best], held_out[best], held_out[last], metrics_.steps[last]);
+        "alone; {} best takes the former, if it is kept",
+        metrics_.steps[best], held_out[best], held_out[last], metrics_.steps[last], option_name("checkpoint"));
   }
 
   // ---- How fast it was ----
@@ -170,7 +173,7 @@ class Explainer {
                           : ratio < 0.9 ? fmt::format("{:.2f} of it", ratio)
                                         : "as forecast");
     } else {
-      line += "; the plan had no forecast: 'snug doctor' measures the machine for one (--machine)";
+      line += "; the plan had no forecast: 'snug doctor' measures the machine for one (" + option_name("machine") + ")";
     }
     say("speed", "{}", line);
     explain_spread(seconds, median);
@@ -201,15 +204,16 @@ class Explainer {
     const double filled = mean(tokens) / run_.plan.tokens_per_step;
     if (filled < 0.6)
       say("speed", "blocks are {:.0f} % full: {}", 100 * filled,
-          job_value(run_, "packing") == "false"
-              ? "--packing true puts several samples in one"
-              : "samples are long beside --sequence-length, or too few for a step; a shorter one takes less time");
+          job_value(run_, "packing") == "false" ? option_name("packing") + " true puts several samples in one"
+                                                : "samples are long beside " + option_name("sequence_length") +
+                                                      ", or too few for a step; a shorter one takes less time");
   }
 
   // Says what a traced step waited for, and which kinds of ops took longer than the plan has them.
   void explain_trace() {
     if (!run_.timeline || run_.timeline->ops.empty() || run_.timeline->duration <= 0) {
-      say("speed", "--trace {}/trace.json of another run shows what its steps wait for", job_value(run_, "out"));
+      say("speed", "{} {}/trace.json of another run shows what its steps wait for", option_name("trace"),
+          job_value(run_, "out"));
       return;
     }
     const Timeline& timeline = *run_.timeline;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "report/chart.h"
 #include "report/page_template.h"
 
@@ -272,7 +273,8 @@ Html timelines(Runs runs, const Detail& detail) {
                         .text;
     }
   if (parts.text.empty())
-    parts.text = "<p>No run has a trace: <code>snug train --trace RUN/trace.json</code> writes one.</p>";
+    parts.text =
+        "<p>No run has a trace: <code>snug train " + option_name("trace") + " RUN/trace.json</code> writes one.</p>";
   return section("timeline", "Timeline of a step", parts);
 }
 
@@ -296,9 +298,9 @@ Html samples(Runs runs, const Detail& detail) {
     parts.text += html("<h3>{}</h3>{}", run.name, scrollable("Samples of " + run.name, table)).text;
   }
   if (parts.text.empty())
-    parts.text =
-        "<p>No run has samples: what <code>snug generate --json</code> prints is read from "
-        "<code>RUN/samples-before.jsonl</code> and <code>RUN/samples-after.jsonl</code>.</p>";
+    parts.text = "<p>No run has samples: what <code>snug generate " + option_name("json") +
+                 "</code> prints is read from <code>RUN/samples-before.jsonl</code> and "
+                 "<code>RUN/samples-after.jsonl</code>.</p>";
   return section("samples", "Held-out samples, before and after", parts);
 }
 

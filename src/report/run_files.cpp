@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "format/json.h"
 #include "report/html.h"
 
@@ -224,8 +225,8 @@ RunFiles read_run(const fs::path& directory) {
   run.name = cut_text((plain.has_filename() ? plain : plain.parent_path()).filename().string(), kNameBytes);
   const fs::path job = directory / "job.yaml", plan = directory / "plan.json";
   if (!is_file(job) || !is_file(plan))
-    user_error("{}: found no run, expected a directory with job.yaml and plan.json, which 'snug train --out' makes",
-               directory.string());
+    user_error("{}: found no run, expected a directory with job.yaml and plan.json, which 'snug train {}' makes",
+               directory.string(), option_name("out"));
   run.job = parse_job_lines(read_text(job, kMaxJob));
   run.plan = parse_plan(read_text(plan, kMaxPlan), plan.string());
   const auto with = [&](const char* name, uint64_t most, const auto& use) {

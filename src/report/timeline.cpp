@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "format/json.h"
 
 namespace snug {
@@ -41,7 +42,7 @@ class Reader {
       lanes_[lane] = event.object("args").string("name");
       return;
     }
-    if (kind != "X") event.fail("ph", "M or X, as --trace writes them");
+    if (kind != "X") event.fail("ph", "M or X, as " + option_name("trace") + " writes them");
     const JsonObject args = event.object("args");
     const std::string category = event.string("cat");
     // A wait names the op that it kept back later; it belongs to the step of the op that comes with the next line.
@@ -134,8 +135,8 @@ Timeline parse_trace(std::string_view text, const std::string& source) {
     number++;
     if (line.empty() && begun) continue;
     if (ended || (!begun && line != "["))
-      user_error("{}, line {}: found {}, expected {}: a trace as 'snug train --trace' writes it, an event a line",
-                 source, number, shortened(std::string(line.substr(0, 60))), ended ? "nothing" : "[");
+      user_error("{}, line {}: found {}, expected {}: a trace as 'snug train {}' writes it, an event a line", source,
+                 number, shortened(std::string(line.substr(0, 60))), ended ? "nothing" : "[", option_name("trace"));
     if (!begun)
       begun = true;
     else if (line == "]")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "train/checkpoint_state.h"
 #include "train/session.h"
 
@@ -47,7 +48,7 @@ class Checkpoints {
     } catch (const UserError& error) {
       const std::vector<int64_t> all = steps();
       if (all.size() < 2) throw;
-      user_error("{}; without {} --resume would continue from step {}", error.what(), last()->string(),
+      user_error("{}; without {} {} would continue from step {}", error.what(), last()->string(), option_name("resume"),
                  all[all.size() - 2]);
     }
   }

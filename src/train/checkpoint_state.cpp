@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/option_name.h"
 #include "format/json.h"
 
 namespace snug {
@@ -54,8 +55,8 @@ void require_format(const JsonObject& fields, const std::string& source) {
   if (format < kFormat)
     user_error(
         "{}: found {}, expected format {}: an earlier snug made it, which keeps arrays otherwise; that version goes on "
-        "with it, --overwrite begins anew",
-        source, format > 0 ? fmt::format("format {}", format) : "no 'format'", kFormat);
+        "with it, {} begins anew",
+        source, format > 0 ? fmt::format("format {}", format) : "no 'format'", kFormat, option_name("overwrite"));
   if (format > kFormat)
     user_error("{}: found format {}, expected {} at most: a newer snug made it", source, format, kFormat);
 }

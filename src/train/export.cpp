@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/option_name.h"
 #include "format/peft.h"
 #include "format/side_files.h"
 
@@ -58,7 +59,7 @@ void refuse_overflow(const std::filesystem::path& directory, const std::vector<s
       file.read(entry.offset + begin, std::as_writable_bytes(std::span(values)));
       if (std::ranges::any_of(values, [](Float16 x) { return (x.bits & kExponent) == kExponent; }))
         user_error("tensor '{}': found a value beyond 65504, the largest of fp16, in which the model has it; {}", name,
-                   purpose == Purpose::Merge ? "--base-format bf16 or fp32 writes the model in that"
+                   purpose == Purpose::Merge ? option_name("base_format") + " bf16 or fp32 writes the model in that"
                                              : "the run's last checkpoint holds it as it is");
     }
   }

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "base/parallel.h"
 #include "format/gguf_vocabulary.h"
 #include "format/gguf_writer.h"
@@ -28,8 +29,8 @@ void refuse_values(std::span<const float> values, GgufType type, const std::stri
   for (const float value : values) {
     if (!std::isfinite(value)) user_error("tensor '{}': found {}, expected finite values", tensor, value);
     if (narrow && std::abs(value) > kMaxGgufValue)
-      user_error("tensor '{}': found {}, expected at most {}, as {} holds it; --format bf16 holds all", tensor, value,
-                 kMaxGgufValue, name(type));
+      user_error("tensor '{}': found {}, expected at most {}, as {} holds it; {} bf16 holds all", tensor, value,
+                 kMaxGgufValue, name(type), option_name("format"));
   }
 }
 
@@ -225,14 +226,13 @@ std::vector<LoraPair> lora_pairs(const AdapterFiles& files, const GgufSizes& siz
   for (const auto& [param, tensor] : files.tensors)
     if (!used.contains(param))
       user_error(
-          "{}: has no form in a GGUF adapter, which holds those of the layers' linears; --format f16 and others "
-          "export model and adapter as one",
-          files.where(tensor));
+          "{}: has no form in a GGUF adapter, which holds those of the layers' linears; {} f16 and others export model "
+          "and adapter as one",
+          files.where(tensor), option_name("format"));
   if (!files.tokens.empty())
     user_error(
-        "{}: rows of the vocabulary have no form in a GGUF adapter; --format f16 and others export model and "
-        "adapter as one",
-        files.where(files.tokens.begin()->second.tensor));
+        "{}: rows of the vocabulary have no form in a GGUF adapter; {} f16 and others export model and adapter as one",
+        files.where(files.tokens.begin()->second.tensor), option_name("format"));
   if (pairs.empty()) user_error("{}: found no adapter of a linear", files.index.files()[0].string());
   return pairs;
 }

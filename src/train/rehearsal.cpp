@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/disk.h"
+#include "base/option_name.h"
 #include "base/rounding.h"
 #include "train/checkpoint.h"
 
@@ -55,8 +56,8 @@ void require_free(const std::vector<Part>& parts, std::string_view help) {
         what.push_back(part.what);
       }
     if (const uint64_t free = free_bytes(first.directory); free < needed)
-      device_error("{}: found {} bytes free, expected {} for {}; --out names another place{}{}",
-                   first.directory.string(), free, needed, fmt::join(what, ", "), help.empty() ? "" : ", ", help);
+      device_error("{}: found {} bytes free, expected {} for {}; {} names another place{}{}", first.directory.string(),
+                   free, needed, fmt::join(what, ", "), option_name("out"), help.empty() ? "" : ", ", help);
   }
 }
 
@@ -67,8 +68,10 @@ int64_t SavingPlan::most_checkpoints() const {
   return kept + (keeps_best ? 1 : 0);
 }
 
-std::string_view SavingPlan::what_keeps_fewer() const {
-  return saves > 1 ? "a lower --keep keeps fewer, --save-every 0 writes one alone, when the run ends" : "";
+std::string SavingPlan::what_keeps_fewer() const {
+  return saves > 1 ? "a lower " + option_name("keep") + " keeps fewer, " + option_name("save_every") +
+                         " 0 writes one alone, when the run ends"
+                   : "";
 }
 
 void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<void(const std::string&)>& log,
@@ -93,8 +96,8 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
         log(fmt::format("{}: rank {} does not see there yet what rank 0 has put there, and waits for up to {:g} s",
                         root.string(), rank, longest_unseen));
       if (!sees_it_within(longest_unseen - soon))
-        user_error("{}: what rank 0 has put there rank {} does not find within {} s: --out is one for all processes",
-                   root.string(), rank, longest_unseen);
+        user_error("{}: what rank 0 has put there rank {} does not find within {} s: {} is one for all processes",
+                   root.string(), rank, longest_unseen, option_name("out"));
     }
   }
   write_and_remove(root / fmt::format("rehearsal-{}", rank), saving.largest_file);

@@ -29,7 +29,7 @@ struct SavingPlan {
   // Returns the bytes of those, and of what is exported.
   uint64_t saved_bytes() const { return static_cast<uint64_t>(most_checkpoints()) * checkpoint_bytes + export_bytes; }
   // Returns options that leave fewer of them on the disk at a time; "" if no option does.
-  std::string_view what_keeps_fewer() const;
+  std::string what_keeps_fewer() const;
 };
 
 // Seconds in which a rank must see what another wrote: NFS remembers for up to 60 that a name did not exist, unless it

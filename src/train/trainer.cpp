@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/option_name.h"
 #include "plan/lowering/fingerprint.h"
 
 namespace snug {
@@ -410,19 +411,18 @@ void Trainer::refuse_non_finite(int64_t number) {
   if (weight != UINT64_MAX)
     user_error("step {}: the loss is {}, as '{}' holds a value that is not finite: look at the model's files", number,
                loss_sum_, session_.spec().table.params[weight].name);
-  const std::string_view state =
-      update.in_backward
-          ? "weights were updated before that was known (a run with --max-grad-norm above 0 waits for it), earlier "
-            "checkpoints are good"
-          : "nothing was updated, earlier checkpoints are good";
+  const std::string state = update.in_backward ? "weights were updated before that was known (a run with " +
+                                                     option_name("max_grad_norm") +
+                                                     " above 0 waits for it), earlier checkpoints are good"
+                                               : "nothing was updated, earlier checkpoints are good";
   // The values from the files are gone where weights were updated within the backward.
   const std::string_view suspects =
       update.in_backward && number == 1 ? "the model's files and the data of that step" : "the data of that step";
   if (!found.empty())
-    user_error("step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower --learning-rate, or look at {}",
-               number, found, loss_sum_, state, suspects);
-  user_error("step {}: loss {} or gradient norm {} is not finite; {}: try a lower --learning-rate", number, loss_sum_,
-             scalars_.norm, state);
+    user_error("step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower {}, or look at {}", number,
+               found, loss_sum_, state, option_name("learning_rate"), suspects);
+  user_error("step {}: loss {} or gradient norm {} is not finite; {}: try a lower {}", number, loss_sum_, scalars_.norm,
+             state, option_name("learning_rate"));
 }
 
 void Trainer::evaluate_now() {

@@ -1,13 +1,13 @@
 // Job files: anything but a UserError, or options that are read back as they are written, is a fault.
 #include <cstdint>
 
+#include "api/job_file.h"
 #include "base/error.h"
-#include "cli/job_file.h"
 
 namespace {
 
 std::string written(const std::string& yaml) {
-  snug::Options options;
+  snug::JobConfig options;
   snug::parse_job(yaml, "fuzz", options);
   return snug::write_job_file(options);
 }

@@ -3,8 +3,8 @@
 // again.
 #include <cstdint>
 
+#include "api/job_file.h"
 #include "base/error.h"
-#include "cli/job_file.h"
 #include "translate/translate.h"
 
 namespace {
@@ -35,7 +35,7 @@ void try_words(std::vector<std::string> words, const std::string& text) {
   } catch (const UserError&) {
     return;
   }
-  Options options;
+  JobConfig options;
   try {
     parse_job(result.job, "job.yaml", options);
   } catch (const UserError& error) {

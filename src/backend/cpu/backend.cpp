@@ -119,7 +119,7 @@ std::byte* CpuBackend::reserve(Space space, uint64_t bytes) {
   if (bytes == 0) return nullptr;
   const auto refuse = [&](int error) {
     const std::string what = fmt::format("reserving {} bytes for the {} space", bytes, name(space));
-    if (error == ENOMEM) refuse_shortage(what, free_memory(), fmt::format("--{}-memory", name(space)));
+    if (error == ENOMEM) refuse_shortage(what, free_memory(), fmt::format("{}_memory", name(space)));
     device_error("{}: {}", what, std::strerror(error));
   };
   void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

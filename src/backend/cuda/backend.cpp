@@ -256,7 +256,7 @@ void* reserve_device(uint64_t bytes) {
 void* reserve_host(uint64_t bytes) {
   void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const std::string what = fmt::format("reserving {} bytes for the host space", bytes);
-  if (start == MAP_FAILED && errno == ENOMEM) refuse_shortage(what, free_memory(), "--host-memory");
+  if (start == MAP_FAILED && errno == ENOMEM) refuse_shortage(what, free_memory(), "host_memory");
   if (start == MAP_FAILED) device_error("{}: {}", what, std::strerror(errno));
   madvise(start, bytes, MADV_HUGEPAGE);  // advice only: small pages serve as well
   constexpr uint64_t kPiece = 64 << 20, kPage = 4096;
@@ -266,7 +266,7 @@ void* reserve_host(uint64_t bytes) {
   });
   const cudaError_t status = cudaHostRegister(start, bytes, cudaHostRegisterDefault);
   if (status != cudaSuccess) munmap(start, bytes);
-  if (status == cudaErrorMemoryAllocation) refuse_shortage(what + ", locked", free_memory(), "--host-memory");
+  if (status == cudaErrorMemoryAllocation) refuse_shortage(what + ", locked", free_memory(), "host_memory");
   check_cuda(status, what);
   return start;
 }

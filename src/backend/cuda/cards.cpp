@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "backend/cuda/check.h"
+#include "base/option_name.h"
 
 namespace snug {
 namespace {
@@ -99,7 +100,7 @@ std::vector<Card> cuda_cards() {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorNoDevice || (status == cudaErrorInsufficientDriver && !has_driver())) return {};
   if (status != cudaSuccess)
-    device_error("GPUs cannot be counted: {}; --device cpu does without", cudaGetErrorString(status));
+    device_error("GPUs cannot be counted: {}; {} cpu does without", cudaGetErrorString(status), option_name("device"));
   if (count == 0) return {};
   const Nvml nvml;
   std::vector<Card> cards;

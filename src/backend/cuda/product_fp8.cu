@@ -2,6 +2,7 @@
 // multiplied by mma.sync (PTX ISA, "mma.m16n8k32", of 8.9 and newer), which takes 32 codes where bf16 has 16 elements:
 // 16-byte chunks of codes lie in shared memory, and come from there, as those of bf16 do (attention_tiles.cuh).
 #include "backend/cuda/attention_tiles.cuh"
+#include "base/option_name.h"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define SNUG_FP8(...) asm volatile(__VA_ARGS__)
@@ -151,8 +152,9 @@ Launch bind_fp8_product(const Fp8Gemm& gemm, std::span<const TensorView> views, 
           "fp8_gemm: rows of codes that do not begin at 16 bytes");
   if (architecture_of(fp8_product_kernel) < 89)
     device_error(
-        "fp8_gemm: this build of snug has no code for compute capability 8.9 or newer; -DSNUG_CUDA_ARCHITECTURES "
-        "adds it, --compute bf16 does without");
+        "fp8_gemm: this build of snug has no code for compute capability 8.9 or newer; -DSNUG_CUDA_ARCHITECTURES adds "
+        "it, {} bf16 does without",
+        option_name("compute"));
   allow_shared(fp8_product_kernel, kSharedBytes);
   const int64_t tiles = ceil_div(product.m, int64_t{kSide}) * ceil_div(product.n, int64_t{kSide});
   return [=, grid = static_cast<unsigned>(tiles)](const RuntimeScalars&) {

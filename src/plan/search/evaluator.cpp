@@ -4,6 +4,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/option_name.h"
 #include "base/parallel.h"
 
 namespace snug {
@@ -15,8 +16,8 @@ constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 // Returns every way to cut a step that the user left open: all divisors of the batch.
 std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
   if (choices.batch_size % choices.ranks != 0)
-    user_error("batch_size: found {}, expected a multiple of {} ranks; --batch-size or --ranks changes that",
-               choices.batch_size, choices.ranks);
+    user_error("batch_size: found {}, expected a multiple of {} ranks; {} or {} changes that", choices.batch_size,
+               choices.ranks, option_name("batch_size"), option_name("ranks"));
   const int64_t batch = choices.batch_size / choices.ranks;
   if (choices.micro_batch && choices.passes && *choices.micro_batch * *choices.passes != batch)
     user_error("micro_batch_size {} times gradient_accumulation_steps {} on {} ranks makes {} blocks, batch_size is {}",

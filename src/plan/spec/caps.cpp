@@ -26,13 +26,13 @@ std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps) {
   if (caps.shared)
     needs.push_back({fmt::format("device and host{}{}", together > 1 ? "" : " together", whose),
                      host + together * device, caps.host_bytes, host > together * device ? Space::Host : Space::Device,
-                     "host-memory", caps.host_limit});
+                     "host_memory", caps.host_limit});
   else
     needs.push_back(
-        {fmt::format("the host{}", whose), host, caps.host_bytes, Space::Host, "host-memory", caps.host_limit});
+        {fmt::format("the host{}", whose), host, caps.host_bytes, Space::Host, "host_memory", caps.host_limit});
   if (disk > 0)
     needs.push_back({fmt::format("the disk{}", together > 1 ? " of a node" : ""), disk, caps.disk_bytes, Space::Disk,
-                     "disk-memory"});
+                     "disk_memory"});
   return needs;
 }
 

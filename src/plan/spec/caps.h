@@ -55,7 +55,7 @@ struct Need {
   std::string what;  // "the device of a rank"
   uint64_t bytes = 0, allowed = 0;
   Space space = Space::Device;                // the space whose arena it is, or has most of it
-  std::string_view option = "device-memory";  // that caps it
+  std::string_view option = "device_memory";  // that caps it
   std::string limit{};                        // for the host: Caps::host_limit
 };
 // Returns what is needed under every cap that is not implied by another.

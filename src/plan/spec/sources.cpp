@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/option_name.h"
 #include "base/rounding.h"
 #include "format/bnb.h"
 #include "format/load.h"
@@ -96,8 +97,8 @@ class Finder {
   bool is_drawn(const std::optional<SafetensorsIndex>& model, const ParamSpec& param) const {
     if (param.name != ModelSpec::kScoreHead || (model && model->find(param.name))) return false;
     if (!request_.draws_head && model)
-      user_error("{}: found no tensor '{}', expected a model that gives scores, or the adapter of one (--adapter)",
-                 model->files()[0].string(), param.name);
+      user_error("{}: found no tensor '{}', expected a model that gives scores, or the adapter of one ({})",
+                 model->files()[0].string(), param.name, option_name("adapter"));
     return request_.draws_head;
   }
 

@@ -1,0 +1,32 @@
+// Fits a job to the images of its data: which parts of the model take part, in which shapes, and what becomes of files.
+#pragma once
+
+#include "api/corpus.h"
+#include "api/job.h"
+#include "plan/lowering/compile.h"
+
+namespace snug {
+
+// Returns the path of the module whose name a prefix of tensors spells: "model.visual.blocks" for
+// "model.visual.blocks.".
+std::string module_of(const std::string& prefix);
+
+// Returns the names of modules that the freeze_ options leave untrained where all weights are trained, in a model with
+// a tower. UserError if they leave nothing.
+std::vector<std::string> frozen_parts(const JobConfig& options, const ModelSpec& model);
+
+// Notes in the options what was found in the data: bytes that are kept, and the most patches of a block's images.
+void note_found(const Corpus& corpus, JobConfig& options);
+
+// Returns the patches that stand for image_tokens. UserError for a model without a tower.
+int64_t patches_of_tokens(const JobConfig& options);
+
+// Returns the shapes of passes by patches (Cut::patches): the largest, one for few images, and, where nothing of the
+// tower is trained, one for none.
+std::vector<int64_t> patch_shapes(const JobConfig& options, const JobSpec& spec);
+
+// Return how images become batches, in the second case of the data's, where it has some.
+ImageBatches image_batches(const ImageInput& input, const ModelSpec& model);
+std::optional<ImageBatches> image_batches(const Corpus& corpus, const JobConfig& options);
+
+}  // namespace snug

@@ -1,0 +1,176 @@
+#include "api/images.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "api/no_effect.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/option_name.h"
+#include "format/json.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMostConfigBytes = uint64_t{16} << 20;
+
+// Returns the processor that the model's files name; nothing without such a file.
+std::optional<ImageProcessor> processor_of_files(const fs::path& model, int64_t view_tokens) {
+  for (const char* const name : {"preprocessor_config.json", "processor_config.json"}) {
+    const fs::path file = model / name;
+    if (is_file(file)) return parse_image_processor(read_text(file, kMostConfigBytes), file.string(), view_tokens);
+  }
+  return std::nullopt;
+}
+
+// Returns the id of a token of the model's images; `expected` is that of config.json, if it has one.
+int32_t token_of(const Tokenizer& tokenizer, const std::string& text, const JsonObject& config,
+                 std::string_view expected = "") {
+  const std::optional<int32_t> id = tokenizer.token_id(text);
+  if (!id) user_error("the tokenizer has no token '{}', with which the model's images are written", text);
+  if (!expected.empty() && config.integer(expected, 0, INT32_MAX, *id) != *id)
+    config.fail(expected, fmt::format("{}, which '{}' is in the tokenizer", *id, text));
+  return *id;
+}
+
+// Throws UserError unless the tower's configuration has the number, if it has any, that the processor has.
+void require_same(const JsonObject& tower, std::string_view key, int64_t of_processor) {
+  if (tower.integer(key, 1, 1 << 20, of_processor) != of_processor)
+    tower.fail(key, fmt::format("{} as preprocessor_config.json says", of_processor));
+}
+
+ImageInput qwen_vl(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
+  std::optional<ImageProcessor> processor = processor_of_files(model, 0);
+  if (!processor)
+    user_error("{}: found no preprocessor_config.json, expected it beside config.json: it says how images are cut",
+               model.string());
+  if (!std::holds_alternative<BoundedPixels>(processor->sizing))
+    user_error("{}: found the image processor of another family, expected Qwen2VLImageProcessor", model.string());
+  if (config.has("vision_config")) {
+    const JsonObject tower = config.object("vision_config");
+    require_same(tower, "patch_size", processor->patch);
+    require_same(tower, "spatial_merge_size", processor->merge);
+    require_same(tower, "temporal_patch_size", processor->frames);
+  }
+  ImageInput input{.processor = *std::move(processor), .markup = {}, .pad_token = 0};
+  input.markup.pad = "<|image_pad|>";
+  input.markup.begin = "<|vision_start|>";
+  input.markup.end = "<|vision_end|>";
+  input.markup.others = {"<|video_pad|>"};
+  input.pad_token = token_of(tokenizer, input.markup.pad, config, "image_token_id");
+  token_of(tokenizer, input.markup.begin, config, "vision_start_token_id");
+  token_of(tokenizer, input.markup.end, config, "vision_end_token_id");
+  return input;
+}
+
+// Puts the tokens that MiniCPM-Llama3-V 2.5 and OmniLMM have for images, all of which are in the tokenizer alone.
+void put_marks(ImageInput& input, const JsonObject& config, const Tokenizer& tokenizer) {
+  input.markup.behind_unmarked = input.markup.between_parts = input.markup.around_named = "\n";
+  for (const std::string& token : tokens_of(input.markup)) token_of(tokenizer, token, config);
+  input.pad_token = token_of(tokenizer, input.markup.pad, config);
+}
+
+ImageInput minicpm(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
+  if (config.has("version") && config.at("version") != 2.5 && config.at("version") != "2.5")
+    config.fail("version", "2.5: models of other versions write images otherwise");
+  if (!config.boolean("slice_mode", true)) config.fail("slice_mode", "true, as version 2.5 was trained with slices");
+  const int64_t queries = config.integer("query_num", 1, 1 << 16, 96);
+  ImageInput input{.processor = minicpm_processor(9, queries), .markup = {}, .pad_token = 0};
+  if (std::optional<ImageProcessor> processor = processor_of_files(model, queries)) {
+    input.processor = *std::move(processor);
+    if (!std::holds_alternative<OverviewAndSlices>(input.processor.sizing))
+      user_error("{}: found the image processor of another family, expected MiniCPMVImageProcessor", model.string());
+  } else if (config.has("slice_config")) {
+    const JsonObject slices = config.object("slice_config");
+    input.processor.sizing = OverviewAndSlices{.resolution = slices.integer("scale_resolution", 14, 1344, 448),
+                                               .max_slices = slices.integer("max_slice_nums", 1, 64, 9)};
+    input.processor.patch = slices.integer("patch_size", 1, 64, input.processor.patch);
+  }
+  require_same(config, "patch_size", input.processor.patch);
+  // The model has room for views of this size.
+  const auto resolution = std::get<OverviewAndSlices>(input.processor.sizing).resolution;
+  if (config.has("slice_config"))
+    require_same(config.object("slice_config"), "scale_resolution", resolution);
+  else if (resolution != OverviewAndSlices().resolution)
+    user_error(
+        "{}: found scale_resolution {} in preprocessor_config.json, expected {}, as config.json has no slice_config",
+        model.string(), resolution, OverviewAndSlices().resolution);
+  input.markup.pad = "<unk>";
+  input.markup.begin = "<image>";
+  input.markup.end = "</image>";
+  input.markup.slices_begin = "<slice>";
+  input.markup.slices_end = "</slice>";
+  input.markup.between_rows = "\n";
+  put_marks(input, config, tokenizer);
+  return input;
+}
+
+ImageInput omnilmm(const JsonObject& config, const Tokenizer& tokenizer) {
+  if (!config.boolean("mm_use_im_start_end", true))
+    config.fail("mm_use_im_start_end", "true: images stand between <im_start> and <im_end>");
+  const int64_t side = config.integer("image_size", 14, 4096, 448),
+                queries = config.integer("num_query", 1, 1 << 16, 64);
+  ImageInput input{.processor = omnilmm_processor(side, queries), .markup = {}, .pad_token = 0};
+  if (config.has("vision_config"))
+    input.processor.patch = config.object("vision_config").integer("patch_size", 1, 64, input.processor.patch);
+  if (side % input.processor.patch != 0)
+    config.fail("image_size", fmt::format("a multiple of a patch of {}", input.processor.patch));
+  input.markup.pad = "<im_patch>";
+  input.markup.begin = "<im_start>";
+  input.markup.end = "<im_end>";
+  put_marks(input, config, tokenizer);
+  return input;
+}
+
+// Puts the numbers that the options have in place of the model's.
+void put_options(const JobConfig& options, ImageInput& input) {
+  if (auto* bounds = std::get_if<BoundedPixels>(&input.processor.sizing)) {
+    bounds->min_pixels = options.image_min_pixels.value_or(bounds->min_pixels);
+    bounds->max_pixels = options.image_max_pixels.value_or(bounds->max_pixels);
+    if (bounds->min_pixels > bounds->max_pixels)
+      user_error(
+          "image_min_pixels, image_max_pixels: found at least {} and at most {} pixels, expected the least not "
+          "above the most; what is not given is the model's",
+          bounds->min_pixels, bounds->max_pixels);
+  } else if (auto* slices = std::get_if<OverviewAndSlices>(&input.processor.sizing)) {
+    slices->max_slices = options.max_slices.value_or(slices->max_slices);
+  }
+}
+
+}  // namespace
+
+std::optional<ImageInput> image_input(const JobConfig& options, const Tokenizer& tokenizer) {
+  const fs::path model = options.model, file = model / "config.json";
+  if (!is_file(file)) return std::nullopt;
+  const Json json = parse_json(read_text(file, kMostConfigBytes), file.string());
+  const JsonObject config(json, file.string());
+  const std::string type = options.family.empty() ? config.string("model_type", "") : options.family;
+  std::optional<ImageInput> input;
+  if (type == "qwen2_vl" || type == "qwen2_5_vl") input = qwen_vl(config, model, tokenizer);
+  if (type == "minicpmv") input = minicpm(config, model, tokenizer);
+  if (type == "omnilmm") input = omnilmm(config, tokenizer);
+  if (input) put_options(options, *input);
+  return input;
+}
+
+std::vector<std::string> image_options_without_effect(const JobConfig& options,
+                                                      const std::optional<ImageInput>& input) {
+  const bool bounded = input && std::holds_alternative<BoundedPixels>(input->processor.sizing);
+  const bool sliced = input && std::holds_alternative<OverviewAndSlices>(input->processor.sizing);
+  std::vector<std::string> lines;
+  const auto add = [&](const char* key, bool applies, std::string_view why) {
+    const OptionSpec& spec = find_option(key, "table");
+    if (!applies && is_asked_for(options, spec))
+      lines.push_back(fmt::format("{} {} changes nothing: {}", option_name(spec.key), spec.get(options),
+                                  input ? why : "the model takes no images"));
+  };
+  add("image_dir", input.has_value(), "");
+  for (const char* const key : {"image_min_pixels", "image_max_pixels"})
+    add(key, bounded, "the model's images have no such bounds");
+  add("max_slices", sliced, "the model does not slice images");
+  return lines;
+}
+
+}  // namespace snug

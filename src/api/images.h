@@ -1,0 +1,23 @@
+// Finds out what a model takes of images, and what the options change of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/options.h"
+#include "data/images.h"
+#include "format/tokenizer.h"
+
+namespace snug {
+
+// Returns what the model of the options takes: from config.json, by its model_type, and preprocessor_config.json, with
+// image_min_pixels, image_max_pixels and max_slices. Nothing for a model that takes none. Throws UserError for files
+// that say different things of it, a tokenizer that lacks its tokens, and bounds of which the least is above the most.
+std::optional<ImageInput> image_input(const JobConfig& options, const Tokenizer& tokenizer);
+
+// Returns lines on options of images that were asked for and that change nothing, as the model takes none (nothing) or
+// sizes them by another rule.
+std::vector<std::string> image_options_without_effect(const JobConfig& options, const std::optional<ImageInput>& input);
+
+}  // namespace snug
