@@ -25,7 +25,7 @@ inline constexpr int kKeysPerStep = D > 192             ? 64
 template <int D>
 inline constexpr int kStationaryBytes = kRows<D>* kBytesPerRow<D>;
 template <int D>
-inline constexpr int kTileBytes = kKeysPerStep<D>* kBytesPerRow<D>;
+inline constexpr int kTileBytes = kTileRoom<D, kKeysPerStep<D>>;
 template <int D>
 inline constexpr int kForwardBytes = kTileAlignment + kStationaryBytes<D> + 2 * kStages<D>* kTileBytes<D>;
 
@@ -71,8 +71,7 @@ class Fetcher {
   }
   __device__ void fetch_queries(int group, uint32_t full) const {
     arrive_and_expect(full, kStationaryBytes<D> / kGroups<D>);
-    fetch_rows<D>(tiles_.queries + static_cast<uint32_t>(group * kGroupRows * kRowBytes), f_.q, head_,
-                  first_ + kGroupRows * group, kRows<D>, full);
+    fetch_rows<D>(tiles_.queries, f_.q, head_, first_ + kGroupRows * group, kRows<D>, full, kGroupRows * group);
   }
   __device__ void fetch_rest() {
     for (int step = 0; step < steps_; step++) {
@@ -94,7 +93,7 @@ class Fetcher {
   }
   __device__ void fetch(const HeadTensorMap& from, int step, uint32_t to, uint32_t full) const {
     if (threadIdx.x % 32 != 0) return;
-    arrive_and_expect(full, kTileBytes<D>);
+    arrive_and_expect(full, kKeysPerStep<D> * kBytesPerRow<D>);
     fetch_rows<D>(to, from, kv_head_, begin_ + step * kKeysPerStep<D>, kKeysPerStep<D>, full);
   }
 
@@ -226,10 +225,11 @@ __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
 template <int D, bool capped>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   allow_shared(attention_forward_kernel<D, capped>, kForwardBytes<D>);
+  constexpr int kNarrow = kNarrowColumns<D>;
   Forward f{op,
-            head_tensor_map(op.q, op.heads.dim, op.heads.heads, op.tokens, kGroupRows),
-            head_tensor_map(op.k, op.heads.dim, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
-            head_tensor_map(op.v, op.heads.value_dim, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
+            head_tensor_map(op.q, op.heads.dim, kNarrow, op.heads.heads, op.tokens, kGroupRows),
+            head_tensor_map(op.k, op.heads.dim, kNarrow, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
+            head_tensor_map(op.v, op.heads.value_dim, kNarrow, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
             reinterpret_cast<int*>(counter),
             0};
   const auto grid = static_cast<unsigned>(multiprocessors());

@@ -106,6 +106,10 @@ int query_gradient_rows(int dim, float cap) {
   return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool>() { return kRows<D, Gradients::OfQueries>; });
 }
 
+int narrow_columns(int dim, float cap) {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, []<int D, bool>() { return kNarrowColumns<D>; });
+}
+
 GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream) {
   return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool capped>() {
     return gradient_launch<D, Gradients::OfQueries, Queries<D, capped>>(stream);

@@ -19,6 +19,13 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
 }
 
+CUtensorMapSwizzle swizzle_of(int row_bytes) {
+  check(row_bytes == 32 || row_bytes == 64 || row_bytes == 128, "a box has rows of {} bytes", row_bytes);
+  return row_bytes == 32   ? CU_TENSOR_MAP_SWIZZLE_32B
+         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                           : CU_TENSOR_MAP_SWIZZLE_128B;
+}
+
 }  // namespace
 
 CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> extents,
@@ -33,7 +40,7 @@ CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> exte
   CUtensorMap map;
   const CUresult status = encode(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(extents.size()), const_cast<BFloat16*>(data),
-      extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(static_cast<int>(box[0] * sizeof(BFloat16))),
       ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     device_error("the driver refuses a map of rows of {} elements, {} apart: error {}", *extents.begin(),
