@@ -229,13 +229,15 @@ class Explainer {
       lanes.push_back(fmt::format("{} {:.0f} %", timeline.lanes[i], 100 * busy[i] / timeline.duration));
     say("speed", "in the traced step these were busy: {}", fmt::join(lanes, ", "));
     std::vector<std::pair<double, std::string>> longer;
-    for (const PlanKernel& kernel : run_.plan.kernels) {
-      const auto taken = kinds.find(kernel.op);
-      if (!kernel.seconds || taken == kinds.end()) continue;
-      const double more = taken->second - *kernel.seconds;
+    std::map<std::string, double> planned;  // one kind may run as several kernels
+    for (const PlanKernel& kernel : run_.plan.kernels)
+      if (kernel.seconds) planned[kernel.op] += *kernel.seconds;
+    for (const auto& [kind, seconds] : planned) {
+      const auto taken = kinds.find(kind);
+      if (taken == kinds.end()) continue;
+      const double more = taken->second - seconds;
       if (more > 0.05 * timeline.duration * 1e-6)
-        longer.emplace_back(more,
-                            fmt::format("{} {:.3g} s, planned {:.3g} s", kernel.op, taken->second, *kernel.seconds));
+        longer.emplace_back(more, fmt::format("{} {:.3g} s, planned {:.3g} s", kind, taken->second, seconds));
     }
     std::ranges::sort(longer, std::greater());
     for (const auto& [more, words] : longer) say("speed", "longer than planned: {}", words);

@@ -1,6 +1,7 @@
 #include "backend/cuda/facts.h"
 
 #include <charconv>
+#include <cmath>
 
 #include "base/rounding.h"
 #include "program/adapter.h"
@@ -151,7 +152,13 @@ struct KernelOf {
     return {.name = "products", .composed = true, .slow = operands[1].shape.cols() > 16 ? "" : unlike};
   }
   Kernel operator()(const Attention& op) const { return attention(op); }
-  Kernel operator()(const AttentionBackward& op) const { return attention(op); }
+  Kernel operator()(const AttentionBackward& op) const {
+    Kernel kernel = attention(op);
+    if (cuda::attention_kernel(operands[0].dtype, op, capability) != cuda::AttentionKernel::ByWarpgroups) return kernel;
+    kernel.stretch = cuda::few_tiles_stretch(op, operands[2].shape.rows());
+    if (kernel.stretch > 1.25) kernel.slow = "its heads of keys make too few tiles of 128 keys";
+    return kernel;
+  }
   template <class Other>
   Kernel operator()(const Other&) const {
     return {};
@@ -316,6 +323,17 @@ AttentionKernel attention_kernel(DType dtype, const Attention& attention, int ca
                                           attention_kernel(dtype, attention.dim_of_values(), capability));
   const bool both = attention.cap > 0 && attention.dim_of_values() != attention.shape.dim;
   return both && kernel == AttentionKernel::ByTiles ? AttentionKernel::ByToken : kernel;
+}
+
+double few_tiles_stretch(const AttentionBackward& op, int64_t keys) {
+  // This share of the work is that of the keys' kernel, by what an H200 takes: of seven products it has four, which it
+  // makes faster on fewer multiprocessors. The first keys of a document are seen by all that come after them.
+  constexpr double kShareOfKeys = 0.48, kMultiprocessors = 132, kKeysOfTile = 128;
+  const bool bounded = op.bidirectional || (op.window > 0 && op.window < op.longest) || op.chunk > 0;
+  const auto longest = static_cast<double>(op.longest);
+  const double longest_by_mean = bounded ? 1 : 2 * longest / (longest + kKeysOfTile);
+  const double tiles = static_cast<double>(op.shape.kv_heads) * std::ceil(static_cast<double>(keys) / kKeysOfTile);
+  return std::max(1.0, kShareOfKeys * longest_by_mean / tiles * kMultiprocessors);
 }
 
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens) {

@@ -95,6 +95,10 @@ inline constexpr std::array<int, 2> kCappedTileDims{128, 256};
 inline constexpr std::array<int, 2> kValueTileDims{192, 256};
 inline constexpr uint64_t kTileCounterBytes = 256;  // for the counters from which attention's blocks take their tiles
 
+// Returns by what the backward by warpgroups takes longer than its rate where heads of keys are few: a tile of keys is
+// the work of one multiprocessor for all query heads of its group, so that the longest tile may take longer than all
+// the rest together. 1: it does not.
+double few_tiles_stretch(const AttentionBackward& attention, int64_t keys);
 // Returns the bytes of counters, and of one fp32 for each token and query head: the sum of dout out.
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens);
 

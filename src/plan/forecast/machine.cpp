@@ -274,8 +274,9 @@ class OpForecast {
     const auto dim = static_cast<double>(a.shape.dim + a.dim_of_values()) / 2,
                columns = kernel.columns ? static_cast<double>(kernel.columns) : dim;
     double share = a.cap > 0 && kernel.columns ? kCappedShare[backward] : 1;
-    if (kernel.columns && !kernel.slow.empty()) share *= kTiledShare[backward];  // other heads have faster tiles
-    return work_.flops * columns / dim / by_dim.at(columns) / share;
+    // Heads of another size have faster tiles.
+    if (kernel.columns && !kernel.slow.empty() && kernel.stretch == 1) share *= kTiledShare[backward];
+    return kernel.stretch * work_.flops * columns / dim / by_dim.at(columns) / share;
   }
 
   const Op& op_;
