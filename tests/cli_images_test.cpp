@@ -114,6 +114,32 @@ class Images : public Cli {
       }
   }
 
+  // Videos beside images and texts, in one pass: each step of two frames has rows of its own.
+  void expect_videos_train_the_same_with_cache() {
+    put_records(1);
+    make_base();
+    std::string records = record("rgb8.png", "Two.") + record("", "Nothing.");
+    for (const int count : {4, 3}) {
+      auto json = nlohmann::json::parse(record("", "Moves."));
+      json["messages"][0]["content"] = "<video>What?";
+      auto& video = json["videos"][0];
+      for (int i = 0; i < count; i++) video.push_back("../video/frame" + std::to_string(i) + ".png");
+      records += json.dump() + "\n";
+    }
+    put(at("data.jsonl"), records);
+    for (const std::string ranks : {"1", "2"}) {
+      SCOPED_TRACE(ranks);
+      fs::remove_all(at("cache"));
+      const Words words = adapt({"--ranks", ranks, "--overwrite"});
+      run_well(with(words, {"--image-cache", "off", "--out", "without"}));
+      EXPECT_THAT(run_well(words).err,
+                  HasSubstr("the rows of 4 images were made in "));  // frames 0 and 1 stand in both
+      EXPECT_EQ(kept_rows(), 4u);
+      EXPECT_EQ(losses("run"), losses("without"));
+      EXPECT_EQ(adapter("run"), adapter("without"));
+    }
+  }
+
   static std::string record(const std::string& image, const std::string& answer) {
     nlohmann::json json{{"messages",
                          {{{"role", "user"}, {"content", image.empty() ? "What?" : "<image>What?"}},
@@ -329,7 +355,9 @@ TEST_F(OneSize, PlansCountImagesOfOneSize) {
 // Rows that are made once train as those that every pass makes, on any number of ranks, in both formats, and go on.
 TEST_F(Images, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
 TEST_F(Slices, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
+TEST_F(Images, VideosAreGoneThroughOnceAndTrainTheSame) { expect_videos_train_the_same_with_cache(); }
 TEST_F(Windows, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
+TEST_F(Windows, VideosAreGoneThroughOnceAndTrainTheSame) { expect_videos_train_the_same_with_cache(); }
 
 // An adapter's file holds the resampler whole where it is trained, under the names that PEFT gives it.
 TEST_F(Slices, AResamplerIsSavedBesideAnAdapterAndUsed) {

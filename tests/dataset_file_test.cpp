@@ -271,7 +271,6 @@ void perturb(double& value) { value += 1; }
 void perturb(std::filesystem::path& value) { value /= "x"; }
 void perturb(std::array<double, 3>& values) { values[2] += 1; }
 void perturb(decltype(ImageProcessor::sizing)& value) { value = FixedSize{.width = 14, .height = 28}; }
-void perturb(std::vector<std::string>& values) { values.emplace_back(); }
 void perturb(ImageMarkup& markup) { markup.pad += "x"; }
 void perturb(ImageInput& input) { input.pad_token++; }
 void perturb(std::optional<ChatTemplate>& value) {
@@ -322,7 +321,7 @@ TEST(DatasetKey, EveryFieldOfWhatTheModelTakesOfImagesCounts) {
   const std::string key = dataset_key(options, encoder);
   size_t count = 0;
   visit_leaves(*options.images, [&](const std::string&, const auto&) { count++; });
-  EXPECT_EQ(count, 9 + 10 + 1u);
+  EXPECT_EQ(count, 11 + 10 + 3u);
   for (size_t i = 0; i < count; i++) {
     DataOptions other = options;
     size_t next = 0;

@@ -72,7 +72,7 @@ ImageInput plain_input() {
   input.markup.pad = "<unk>";
   input.markup.begin = "<image>";
   input.markup.end = "</image>";
-  input.markup.others = {"<slice>"};
+  input.markup.slices_begin = "<slice>";
   return input;
 }
 
@@ -365,7 +365,8 @@ TEST_F(ImageRecords, WhatIsAmissIsSaidWithFileLineAndImage) {
       {talk(R"([{"type": "image", "image": "rgb8.png", "min_pixels": 3}])", ""), "key 'content[0].min_pixels'"},
       {talk(R"([{"type": "image", "image": "rgb8.png", "text": "a"}])", ""), "key 'content[0].text'"},
       {talk(R"([{"type": "image"}])", ""), "found 1 marker <image>"},
-      {talk(R"([{"type": "video", "video": "a.mp4"}])", ""), "sound and video are not supported yet"},
+      {talk(R"([{"type": "video", "video": "a.mp4"}])", ""), "the model takes no videos"},
+      {talk(R"([{"type": "audio", "audio": "a.wav"}])", ""), "sound is not supported yet"},
       {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<image>"}], "images": ["rgb8.png"]})",
        "found an image in a reply"},
       {R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "image", "image": "rgb8.png"}]}]})",

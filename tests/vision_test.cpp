@@ -258,6 +258,84 @@ TEST(Towers, NoViewOfAPictureHasFewerPatchesThanTheTowerSays) {
   }
 }
 
+// Models beside transformers where samples have videos, some of them next to images.
+class VisionOfVideos : public testing::TestWithParam<const char*> {
+ protected:
+  std::filesystem::path folder() const { return std::filesystem::path(SNUG_FIXTURES) / "video" / GetParam(); }
+  nlohmann::json stored() const { return read_json(folder() / "samples.json"); }
+  std::vector<TinySample> samples() const {
+    std::vector<TinySample> samples;
+    const auto tensors = read_tensors(folder() / "reference.safetensors");
+    for (const auto& json : stored()) {
+      TinySample sample{json["input_ids"].get<std::vector<int32_t>>(), json["labels"].get<std::vector<int32_t>>()};
+      for (const auto& image : json["images"])
+        sample.images.push_back({image["begin"], image["rows"].get<int64_t>() / 2, image["columns"].get<int64_t>() / 2,
+                                 image["step"], image["time"]});
+      if (!sample.images.empty()) sample.pixels = tensors.at(fmt::format("pixels.{}", samples.size()));
+      samples.push_back(std::move(sample));
+    }
+    return samples;
+  }
+  static constexpr int64_t kVideoTokens = 44, kVideoPatches = 120;
+};
+
+TEST_P(VisionOfVideos, PositionsAreThoseOfTransformers) {
+  const auto json = stored();
+  const auto all = samples();
+  for (size_t s = 0; s < all.size(); s++) {
+    const int64_t tokens = std::ssize(all[s].ids);
+    std::vector<int32_t> positions(static_cast<size_t>(3 * tokens), -1), expected;
+    write_positions(positions, tokens, 0, tokens, all[s].images);
+    for (const auto& axis : json[s]["positions"])
+      for (const int32_t position : axis) expected.push_back(position);
+    EXPECT_EQ(positions, expected) << "sample " << s;
+  }
+}
+
+TEST_P(VisionOfVideos, GradientsOfEveryParameterAgree) {
+  const auto reference = read_tensors(folder() / "reference.safetensors");
+  const auto json = read_json(folder() / "reference.json");
+  for (const bool packed : {false, true}) {
+    JobSpec spec = vision_job(GetParam());
+    spec.evaluate = true;
+    spec.cut.sequence_length = kVideoTokens;
+    spec.cut.patches = {kVideoPatches};
+    TinySession session(spec, 1);
+    session.load();
+    TinyTrainer trainer(session);
+    trainer.pack_samples(packed);
+    EXPECT_NEAR(trainer.evaluate(samples()) / static_cast<double>(loss_tokens(samples())), json["loss"].get<double>(),
+                1e-5);
+    trainer.passes(samples(), 1, 0);
+    expect_gradients(session, reference, json);
+  }
+}
+
+TEST_P(VisionOfVideos, LogitsAgree) {
+  const auto reference = read_tensors(folder() / "reference.safetensors");
+  JobSpec spec = looking_job(GetParam());
+  spec.cut.patches = {kVideoPatches};
+  TinySession session(spec, 1);
+  session.load();
+  Generator generator(session, {1, {}, {}});
+  std::vector<float> logits;
+  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
+    logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
+  });
+  const auto vocabulary = static_cast<std::ptrdiff_t>(spec.model.vocabulary);
+  const auto all = samples();
+  for (const size_t s : {size_t{0}, size_t{1}, size_t{3}}) {
+    look(generator, spec.model, all[s]);
+    generator.feed_prompt(all[s].ids);
+    const std::vector<float>& stored = reference.at(fmt::format("logits.{}", s));
+    const std::vector<float> expected(stored.end() - vocabulary, stored.end());
+    EXPECT_LE(relative_error(logits, expected), 1e-5) << "sample " << s;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, VisionOfVideos, testing::Values("qwen2_vl", "qwen2_5_vl"),
+                         [](const auto& info) { return std::string(info.param); });
+
 INSTANTIATE_TEST_SUITE_P(Models, Vision, testing::Values("qwen2_vl", "qwen2_5_vl", "minicpmv", "omnilmm"),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -25,6 +25,22 @@ std::optional<ImageProcessor> processor_of_files(const fs::path& model, int64_t 
   return std::nullopt;
 }
 
+// Returns the bounds of videos' frames: in a file of their own, or where transformers looks without one.
+BoundedPixels video_pixels_of_files(const fs::path& model, const ImageProcessor& processor) {
+  for (const char* const name :
+       {"video_preprocessor_config.json", "processor_config.json", "preprocessor_config.json"}) {
+    const fs::path file = model / name;
+    if (!is_file(file)) continue;
+    const std::string text = read_text(file, kMostConfigBytes);
+    if (name == std::string_view("processor_config.json") &&
+        !parse_json(text, file.string()).contains("video_processor"))
+      continue;
+    return parse_video_pixels(text, file.string(), processor);
+  }
+  user_error("{}: found no file that says how frames of videos are resized, expected video_preprocessor_config.json",
+             model.string());
+}
+
 // Returns the id of a token of the model's images; `expected` is that of config.json, if it has one.
 int32_t token_of(const Tokenizer& tokenizer, const std::string& text, const JsonObject& config,
                  std::string_view expected = "") {
@@ -54,12 +70,14 @@ ImageInput qwen_vl(const JsonObject& config, const fs::path& model, const Tokeni
     require_same(tower, "spatial_merge_size", processor->merge);
     require_same(tower, "temporal_patch_size", processor->frames);
   }
+  processor->video_pixels = video_pixels_of_files(model, *processor);
   ImageInput input{.processor = *std::move(processor), .markup = {}, .pad_token = 0};
   input.markup.pad = "<|image_pad|>";
+  input.markup.video_pad = "<|video_pad|>";
   input.markup.begin = "<|vision_start|>";
   input.markup.end = "<|vision_end|>";
-  input.markup.others = {"<|video_pad|>"};
   input.pad_token = token_of(tokenizer, input.markup.pad, config, "image_token_id");
+  input.video_pad_token = token_of(tokenizer, input.markup.video_pad, config, "video_token_id");
   token_of(tokenizer, input.markup.begin, config, "vision_start_token_id");
   token_of(tokenizer, input.markup.end, config, "vision_end_token_id");
   return input;
@@ -149,6 +167,9 @@ std::optional<ImageInput> image_input(const JobConfig& options, const Tokenizer&
   const std::string type = options.family.empty() ? config.string("model_type", "") : options.family;
   std::optional<ImageInput> input;
   if (type == "qwen2_vl" || type == "qwen2_5_vl") input = qwen_vl(config, model, tokenizer);
+  if (type == "qwen2_5_vl")  // its class has 4 where the file says nothing
+    input->positions_a_second =
+        config.has("vision_config") ? config.object("vision_config").number("tokens_per_second", 1e-3, 1e3, 4) : 4;
   if (type == "minicpmv") input = minicpm(config, model, tokenizer);
   if (type == "omnilmm") input = omnilmm(config, tokenizer);
   if (input) put_options(options, *input);

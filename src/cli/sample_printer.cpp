@@ -50,8 +50,9 @@ nlohmann::ordered_json SamplePrinter::document(std::span<const int32_t> ids, std
     fmt::print("{}\t{}\t{}", ids[i], labels[i] != kNoLabel ? 1 : 0, to_line(stream.next(ids[i])));
     if (!views.empty() && i == views.front().begin) {
       const DatasetView& view = views.front();
-      fmt::print(" x {}: {} x {} pixels of image {}", view.tokens, view.columns * images_->processor.patch,
-                 view.rows * images_->processor.patch, view.image + 1);
+      const bool video = ids[i] != images_->pad_token;
+      fmt::print(" x {}: {} x {} pixels of {} {}", view.tokens, view.columns * images_->processor.patch,
+                 view.rows * images_->processor.patch, video ? "a video's step, image" : "image", view.image + 1);
       i += view.tokens - 1;  // its tokens are all alike
       views = views.subspan(1);
     }
@@ -67,6 +68,7 @@ nlohmann::ordered_json SamplePrinter::images_of(const Sample& sample) const {
     if (view.image == images.size())
       images.push_back(
           {{"width", view.columns * images_->processor.patch}, {"height", view.rows * images_->processor.patch}});
+    if (const uint32_t step = sample.images[view.image].step; step > 0) images[view.image]["video_step"] = step;
     tokens[view.image] += view.tokens;
   }
   for (size_t i = 0; i < tokens.size(); i++) images[i]["tokens"] = tokens[i];

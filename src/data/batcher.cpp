@@ -98,7 +98,8 @@ void Batcher::place_tokens(const DocumentSpan& document, int64_t start, const Ba
   images_.clear();
   for (const DatasetView& view : views_of(dataset_, document)) {
     const int64_t first = view.begin - document.begin;
-    images_.push_back({first, view.rows / tower_.merge, view.columns / tower_.merge});
+    const DatasetImage& image = dataset_.images(document.sample)[view.image];
+    images_.push_back({first, view.rows / tower_.merge, view.columns / tower_.merge, image.step, image.time});
     std::fill_n(replaced_.begin() + start + first, view.tokens, true);
   }
   if (views.positions.size() > views.ids.size())

@@ -231,8 +231,11 @@ int64_t Dataset::patches(int64_t sample, int64_t begin, int64_t end) const {
 }
 
 int64_t Dataset::end_before_image(int64_t sample, int64_t end) const {
-  for (const DatasetImage& image : images(sample))
-    if (image.begin < end && end < image.end) return image.begin;
+  int64_t begin = 0;  // of the image, or of the video that it is a step of
+  for (const DatasetImage& image : images(sample)) {
+    if (image.step <= 1) begin = image.begin;
+    if (begin < end && end < image.end) return begin;
+  }
   return end;
 }
 

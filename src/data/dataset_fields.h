@@ -30,8 +30,8 @@ void visit_fields(R& encoder, Visit&& visit) {
 
 template <RecordOf<ImageMarkup> R, class Visit>
 void visit_fields(R& markup, Visit&& visit) {
-  auto& [pad, begin, end, slices_begin, slices_end, between_rows, behind_unmarked, between_parts, around_named,
-         others] = markup;
+  auto& [pad, begin, end, slices_begin, slices_end, between_rows, behind_unmarked, between_parts, video_pad,
+         around_named] = markup;
   visit("pad", pad);
   visit("begin", begin);
   visit("end", end);
@@ -40,8 +40,8 @@ void visit_fields(R& markup, Visit&& visit) {
   visit("between_rows", between_rows);
   visit("behind_unmarked", behind_unmarked);
   visit("between_parts", between_parts);
+  visit("video_pad", video_pad);
   visit("around_named", around_named);
-  visit("others", others);
 }
 
 template <RecordOf<ShapeOptions> R, class Visit>
@@ -65,10 +65,12 @@ void visit_fields(R& format, Visit&& visit) {
 
 template <RecordOf<ImageInput> R, class Visit>
 void visit_fields(R& input, Visit&& visit) {
-  auto& [processor, markup, pad_token] = input;
+  auto& [processor, markup, pad_token, video_pad_token, positions_a_second] = input;
   visit("processor", processor);
   visit("markup", markup);
   visit("pad_token", pad_token);
+  visit("video_pad_token", video_pad_token);
+  visit("positions_a_second", positions_a_second);
 }
 
 // Leaves out the files, whose contents count and not their names (but for data that may have images, for

@@ -256,6 +256,16 @@ class DatasetFile::Reader {
 
   void require_images(const Dataset& dataset) const {
     const DatasetImages& images = dataset.images_;
+    uint64_t text = 0;
+    for (const DatasetImage& image : images.images_) {
+      const uint64_t names = uint64_t{image.source_bytes} + image.path_bytes, left = images.text_.size() - text;
+      require(image.text == text && names <= left && image.held_bytes <= left - names &&
+                  (image.path_bytes == 0) == (image.held_bytes > 0) &&
+                  (image.path_bytes > 0 || image.place_bytes == 0) && image.place_bytes <= kMaxRecordBytes,
+              "an image without a place");
+      text += names + image.held_bytes;
+    }
+    require(text == images.text_.size(), "more text than images have");
     uint64_t next_image = 0, next_view = 0, next_sample = 0;
     for (const DatasetImages::Owner& owner : images.owners_) {
       require(owner.sample >= next_sample && owner.sample < static_cast<uint64_t>(dataset.samples()) &&
@@ -269,16 +279,21 @@ class DatasetFile::Reader {
       next_sample = uint64_t{owner.sample} + 1;
     }
     require(next_image == images.images_.size() && next_view == images.views_.size(), "images of no sample");
-    uint64_t text = 0;
-    for (const DatasetImage& image : images.images_) {
-      const uint64_t names = uint64_t{image.source_bytes} + image.path_bytes, left = images.text_.size() - text;
-      require(image.text == text && names <= left && image.held_bytes <= left - names &&
-                  (image.path_bytes == 0) == (image.held_bytes > 0) &&
-                  (image.path_bytes > 0 || image.place_bytes == 0) && image.place_bytes <= kMaxRecordBytes,
-              "an image without a place");
-      text += names + image.held_bytes;
-    }
-    require(text == images.text_.size(), "more text than images have");
+  }
+
+  // Checks what is a video's of the image behind another, if there is one: a step follows the one before it, and is not
+  // so late that its positions might be beyond those that a text of as many tokens has.
+  void require_step(const Dataset& dataset, const DatasetImage* before, const DatasetImage& image) const {
+    const auto files = std::ssize(dataset.images_.paths(image));
+    if (image.step == 0) return require(image.time == 0 && files == 1, "a time without a video");
+    const bool goes_on = image.step > 1;
+    require(options_.images && options_.images->processor.takes_videos() && image.place_bytes == 0 &&
+                image.held_bytes == 0 && files <= options_.images->processor.frames,
+            "a video that is none");
+    require(!goes_on || (before != nullptr && before->step + 1 == image.step && before->end == image.begin &&
+                         image.time >= before->time),
+            "a step of a video without the one before");
+    require(image.time <= image.begin, "a step of a video beyond its sample");
   }
 
   // Checks the images of one sample: they follow each other within its tokens, and their views within theirs.
@@ -286,7 +301,10 @@ class DatasetFile::Reader {
     constexpr uint32_t kMostSide = uint32_t{1} << 24;  // patches
     const std::span<const DatasetImage> images = dataset.images(sample);
     uint64_t next = 0;
+    const DatasetImage* before = nullptr;
     for (const DatasetImage& image : images) {
+      require_step(dataset, before, image);
+      before = &image;
       require(image.begin >= next && image.begin < image.end &&
                   image.end <= static_cast<uint64_t>(dataset.length(sample)) && image.width > 0 && image.height > 0,
               "an image beyond its sample");

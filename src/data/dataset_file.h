@@ -7,7 +7,7 @@
 //             each), the ends of files in samples (8 bytes each), starts of second documents (4 bytes a sample, of
 //             pairs alone), values (4 bytes a sample, where there are any), places (8 bytes) and values (4 bytes) of
 //             labels that are not their token, and of labels' weights that are not 1; of images which samples have some
-//             (32 bytes each), where each is (56 bytes), views (20 bytes each), and texts
+//             (32 bytes each), where each is (64 bytes), views (20 bytes each), and texts
 //   checksum  XXH3 of all before (8 bytes)
 //
 // Numbers are little-endian.
@@ -25,7 +25,7 @@ namespace snug {
 
 struct DatasetHeader {
   static constexpr uint64_t kMagic = 0x0a'73'64'69'67'75'6e'73;  // "snugids\n"
-  static constexpr uint64_t kFormat = 4;                         // a file with another number is another program's
+  static constexpr uint64_t kFormat = 5;                         // a file with another number is another program's
   uint64_t magic = kMagic, format = kFormat;
   uint64_t key_bytes = 0, notes = 0, notes_bytes = 0;
   uint64_t kinds = 0;  // 1: conversations, 2: texts

@@ -12,6 +12,17 @@
 #include "image/image_queue.h"
 
 namespace snug {
+namespace {
+
+constexpr char kBetweenPaths = 0;
+
+std::string paths_of(const SampleImage& image) {
+  std::string paths = image.path;
+  for (const std::string& path : image.later) (paths += kBetweenPaths) += path;
+  return paths;
+}
+
+}  // namespace
 
 void DatasetImages::add(uint32_t number, const TokenSample& sample) {
   if (sample.images.empty()) return;
@@ -19,10 +30,11 @@ void DatasetImages::add(uint32_t number, const TokenSample& sample) {
   owners_.push_back({images_.size(), views_.size(), number, static_cast<uint32_t>(sample.images.size()),
                      static_cast<uint32_t>(sample.views.size()), 0});
   for (const SampleImage& image : sample.images) {
+    const std::string paths = paths_of(image);
     images_.push_back({text_.size(), image.bytes.size(), image.place, image.place_bytes,
-                       static_cast<uint32_t>(image.source.size()), static_cast<uint32_t>(image.path.size()),
-                       image.width, image.height, image.begin, image.end});
-    for (const std::string* text : {&image.source, &image.path, &image.bytes})
+                       static_cast<uint32_t>(image.source.size()), static_cast<uint32_t>(paths.size()), image.width,
+                       image.height, image.begin, image.end, image.step, image.time});
+    for (const std::string* text : {&image.source, &paths, &image.bytes})
       text_.insert(text_.end(), text->begin(), text->end());
   }
   views_.insert(views_.end(), sample.views.begin(), sample.views.end());
@@ -31,7 +43,8 @@ void DatasetImages::add(uint32_t number, const TokenSample& sample) {
 uint64_t DatasetImages::growth(const TokenSample& sample) const {
   if (sample.images.empty()) return 0;
   uint64_t text = 0;
-  for (const SampleImage& image : sample.images) text += image.source.size() + image.path.size() + image.bytes.size();
+  for (const SampleImage& image : sample.images)
+    text += image.source.size() + paths_of(image).size() + image.bytes.size();
   return growth_of(owners_, 1) + growth_of(images_, sample.images.size()) + growth_of(views_, sample.views.size()) +
          growth_of(text_, text);
 }
@@ -55,14 +68,28 @@ std::string_view DatasetImages::text(const DatasetImage& image, uint64_t begin, 
   return {text_.data() + image.text + begin, count};
 }
 
+std::vector<std::string_view> DatasetImages::paths(const DatasetImage& image) const {
+  std::string_view all = text(image, image.source_bytes, image.path_bytes);
+  std::vector<std::string_view> paths;
+  for (size_t end = all.find(kBetweenPaths); end != all.npos; end = all.find(kBetweenPaths)) {
+    paths.push_back(all.substr(0, end));
+    all.remove_prefix(end + 1);
+  }
+  paths.push_back(all);
+  return paths;
+}
+
 std::string_view DatasetImages::source(const DatasetImage& image) const { return text(image, 0, image.source_bytes); }
 
 ImageTask DatasetImages::task(const DatasetImage& image) const {
+  const std::vector<std::string_view> files = paths(image);
   ImageTask task{.source = std::string(source(image)),
-                 .path = text(image, image.source_bytes, image.path_bytes),
+                 .path = files[0],
                  .bytes = std::string(text(image, uint64_t{image.source_bytes} + image.path_bytes, image.held_bytes)),
                  .width = image.width,
-                 .height = image.height};
+                 .height = image.height,
+                 .video = image.step > 0};
+  for (size_t i = 1; i < files.size(); i++) task.later.push_back({files[i], {}});
   if (image.place_bytes == 0) return task;
   const File file = open_image(task.path, task.source);
   if (image.place > file.size() || image.place_bytes > file.size() - image.place)
@@ -78,14 +105,15 @@ uint64_t DatasetImages::state() const {
   uint64_t state = 0;
   std::string_view last;  // images of one data file follow each other
   for (const DatasetImage& image : images_) {
-    const std::string_view name = text(image, image.source_bytes, image.path_bytes);
-    if (name.empty() || name == std::exchange(last, name)) continue;
-    const std::filesystem::path path = name;
-    std::error_code missing;
-    const uint64_t bytes = std::filesystem::file_size(path, missing);
-    const auto time = std::filesystem::last_write_time(path, missing).time_since_epoch().count();
-    const std::string now = fmt::format("{} {}", bytes, time);
-    state = hash_of(std::span<const char>(now), state);
+    for (const std::string_view name : paths(image)) {
+      if (name.empty() || name == std::exchange(last, name)) continue;
+      const std::filesystem::path path = name;
+      std::error_code missing;
+      const uint64_t bytes = std::filesystem::file_size(path, missing);
+      const auto time = std::filesystem::last_write_time(path, missing).time_since_epoch().count();
+      const std::string now = fmt::format("{} {}", bytes, time);
+      state = hash_of(std::span<const char>(now), state);
+    }
   }
   return state;
 }

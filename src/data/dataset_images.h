@@ -22,14 +22,16 @@ uint64_t growth_of(const std::vector<T>& values, uint64_t more) {
   return needed <= capacity ? 0 : std::max(needed, 2 * capacity) * sizeof(T);
 }
 
-// Describes an image of a sample. What it is called, where its file is and the file that a record holds stand one after
-// another in DatasetImages, from `text` on.
+// Describes an image of a sample, or a step of a video. What it is called, where its file is and the file that a record
+// holds stand one after another in DatasetImages, from `text` on; a step's frames are files, between whose paths stands
+// a byte of 0.
 struct DatasetImage {
   uint64_t text = 0, held_bytes = 0;
   uint64_t place = 0, place_bytes = 0;  // of its data URL in the file; no bytes: the file is the image
   uint32_t source_bytes = 0, path_bytes = 0;
   uint32_t width = 0, height = 0;  // pixels, upright
   uint32_t begin = 0, end = 0;     // tokens of the sample that stand for it, with its marks
+  uint32_t step = 0, time = 0;     // as of SampleImage
   bool operator==(const DatasetImage&) const = default;
 };
 static_assert(std::has_unique_object_representations_v<DatasetImage>);
@@ -68,6 +70,8 @@ class DatasetImages {
   static_assert(std::has_unique_object_representations_v<Owner>);
 
   const Owner* owner(int64_t sample) const;
+  // Returns the paths of its files.
+  std::vector<std::string_view> paths(const DatasetImage& image) const;
   std::string_view text(const DatasetImage& image, uint64_t begin, uint64_t count) const;
 
   std::vector<Owner> owners_;  // samples with images, in order

@@ -15,12 +15,27 @@ constexpr uint64_t kMostImageBytes = uint64_t{1} << 32;
 
 }  // namespace
 
-std::string bytes_of(const Dataset& dataset, const DatasetImage& image) {
+ImageTask task_in_memory(const Dataset& dataset, const DatasetImage& image) {
   ImageTask task = dataset.all_images().task(image);
-  if (task.path.empty()) return std::move(task.bytes);
-  if (!is_file(task.path))
-    user_error("{}: {} is no file, expected it as when the data was read", task.source, task.path.string());
-  return read_text(task.path, kMostImageBytes);
+  const auto read = [&](std::filesystem::path& path, std::string& bytes) {
+    if (path.empty()) return;
+    if (!is_file(path))
+      user_error("{}: {} is no file, expected it as when the data was read", task.source, path.string());
+    bytes = read_text(path, kMostImageBytes);
+    path.clear();
+  };
+  read(task.path, task.bytes);
+  for (ImageTask::Picture& picture : task.later) read(picture.path, picture.bytes);
+  return task;
+}
+
+uint64_t content_hash(const ImageTask& task) {
+  uint64_t hash = snug::hash_of(task.bytes);
+  if (!task.video) return hash;
+  // A frame is resized by other bounds than an image of the same bytes.
+  hash = snug::hash_of(std::span<const char>(std::string_view("a video's frames")), hash);
+  for (const ImageTask::Picture& picture : task.later) hash = snug::hash_of(std::span<const char>(picture.bytes), hash);
+  return hash;
 }
 
 void ImageEmbeddings::add(const Dataset& dataset, std::span<const DocumentSpan> documents, const Heartbeat& heartbeat) {
@@ -28,7 +43,7 @@ void ImageEmbeddings::add(const Dataset& dataset, std::span<const DocumentSpan> 
     for (const DatasetImage& image : images_of(dataset, document)) {
       if (hash_of_.contains(&image)) continue;
       call(heartbeat);
-      NamedImage named{&dataset, &image, snug::hash_of(bytes_of(dataset, image))};
+      NamedImage named{&dataset, &image, content_hash(task_in_memory(dataset, image))};
       hash_of_.emplace(&image, named.hash);
       if (!known_.insert(named.hash).second) continue;
       for (const DatasetView& view : dataset.views(document.sample)) {

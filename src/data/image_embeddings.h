@@ -7,6 +7,7 @@
 
 #include "data/embedding_files.h"
 #include "data/packing.h"
+#include "image/image_queue.h"
 
 namespace snug {
 
@@ -14,12 +15,14 @@ namespace snug {
 struct NamedImage {
   const Dataset* dataset = nullptr;
   const DatasetImage* image = nullptr;
-  uint64_t hash = 0;              // of the bytes that are decoded
+  uint64_t hash = 0;              // of the bytes that are decoded, and of whether they are frames of a video
   int64_t patches = 0, rows = 0;  // of all its views
 };
 
-// Returns the bytes of an image, as its file or its record has them. Throws UserError if they cannot be read.
-std::string bytes_of(const Dataset& dataset, const DatasetImage& image);
+// Returns what is to be decoded, with the bytes of all its files. Throws UserError if they cannot be read.
+ImageTask task_in_memory(const Dataset& dataset, const DatasetImage& image);
+// Returns the hash of such a task.
+uint64_t content_hash(const ImageTask& task);
 
 class ImageEmbeddings {
  public:

@@ -136,13 +136,14 @@ void write_positions(std::span<int32_t> positions, int64_t stride, int64_t first
     positions[axis + at] = static_cast<int32_t>(h);
     positions[2 * axis + at] = static_cast<int32_t>(w);
   };
-  int64_t next = 0, token = 0;
+  int64_t next = 0, token = 0, start = 0;
   for (const ImageTokens& image : images) {
     for (; token < image.begin; token++, next++) write(token, next, next, next);
+    if (image.step <= 1) start = next;
     for (int64_t line = 0; line < image.rows; line++)
       for (int64_t column = 0; column < image.columns; column++, token++)
-        write(token, next, next + line, next + column);
-    next += std::max(image.rows, image.columns);
+        write(token, start + image.time, start + line, start + column);
+    next = std::max(next, start + std::max({image.time + 1, image.rows, image.columns}));
   }
   for (; token < tokens; token++, next++) write(token, next, next, next);
 }

@@ -75,15 +75,16 @@ class ImageLayout {
   std::vector<int32_t> order_;
 };
 
-// Describes the rows of an image among a document's tokens.
+// Describes the rows of an image among a document's tokens, or of a step of a video, as of SampleImage.
 struct ImageTokens {
   int64_t begin = 0, rows = 0, columns = 0;
+  int64_t step = 0, time = 0;
 };
 
 // Writes the positions of a document's tokens on three axes, of `stride` elements each, from `first` on: those of text
-// are equal on all; those of an image's rows are that of its beginning, and that and the row's line and column. What
-// follows goes on behind the largest position so far (M-RoPE, Wang et al., arXiv:2409.12191, as transformers 4 has
-// it).
+// are equal on all; those of an image's rows are that of its beginning, and that and the row's line and column; those
+// of a video's steps begin alike, and are further by the step's time on the first axis. What follows goes on behind the
+// largest position so far (M-RoPE, Wang et al., arXiv:2409.12191, as transformers 4 has it).
 void write_positions(std::span<int32_t> positions, int64_t stride, int64_t first, int64_t tokens,
                      std::span<const ImageTokens> images);
 

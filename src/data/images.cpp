@@ -16,11 +16,13 @@ std::string text_of_image(const ImageMarkup& markup, const ImagePlan& plan) {
   return text + markup.slices_end;
 }
 
+std::string text_of_video(const ImageMarkup& markup) { return markup.begin + markup.video_pad + markup.end; }
+
 std::vector<std::string> tokens_of(const ImageMarkup& markup) {
   std::vector<std::string> tokens;
-  for (const std::string& text : {markup.pad, markup.begin, markup.end, markup.slices_begin, markup.slices_end})
+  for (const std::string& text :
+       {markup.pad, markup.video_pad, markup.begin, markup.end, markup.slices_begin, markup.slices_end})
     if (!text.empty() && std::ranges::find(tokens, text) == tokens.end()) tokens.push_back(text);
-  tokens.insert(tokens.end(), markup.others.begin(), markup.others.end());
   return tokens;
 }
 

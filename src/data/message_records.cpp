@@ -47,7 +47,9 @@ std::string content_of(const RecordFields& fields, const JsonObject& message, co
   const Json& content = message.at(key);
   if (!content.is_array()) return message.string(key);
   const auto is_image = [](const Json& part) {
-    return part.is_object() && part.contains("type") && (part.at("type") == "image" || part.at("type") == "image_url");
+    if (!part.is_object() || !part.contains("type")) return false;
+    const Json& type = part.at("type");
+    return type == "image" || type == "image_url" || type == "video";
   };
   std::string between, text;
   if (fields.options().markup && std::any_of(content.begin(), content.end(), is_image))
@@ -56,13 +58,14 @@ std::string content_of(const RecordFields& fields, const JsonObject& message, co
     if (i > 0) text += between;
     const JsonObject part(content[i], within, fmt::format("{}[{}]", key, i));
     if (is_image(content[i])) {
-      text += text_of_image_part(part, fields, ignored);
+      text += content[i].at("type") == "video" ? text_of_video_part(part, fields, ignored)
+                                               : text_of_image_part(part, fields, ignored);
       continue;
     }
     const std::string type = part.string("type");
     for (const char* medium : {"image", "audio", "video", "input_image", "input_audio", "file"}) {
       if (type.starts_with(medium))
-        part.fail("type", "\"text\", \"image\" or \"image_url\": sound and video are not supported yet");
+        part.fail("type", "\"text\", \"image\", \"image_url\" or \"video\": sound is not supported yet");
     }
     if (type != "text") part.fail("type", "\"text\": other parts are not rendered yet");
     const char* const said = part.has("text") || !part.has("value") ? "text" : "value";

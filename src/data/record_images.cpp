@@ -11,6 +11,9 @@ namespace snug {
 namespace {
 
 constexpr std::string_view kMarker = "<image>";
+constexpr std::string_view kVideoMarker = "<video>";
+constexpr const char* kVideoField = "videos";
+constexpr std::string_view kFrames = "a list of the paths of its frames";
 constexpr std::string_view kPathOrUrl = "a path, or a data URL (data:image/png;base64,...)";
 constexpr std::array<const char*, 2> kImageFields = {"images", "image"};
 
@@ -34,6 +37,22 @@ ImageReference reference(const Json& value, const std::string& place) {
                   [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; }))
     fail("a path, or a data URL: images are not fetched, copy them here first");
   return {std::move(where), place};
+}
+
+// Returns what names a video, `value` being its frames. Throws UserError for anything but paths.
+ImageReference video_reference(const Json& value, const std::string& place) {
+  if (value.is_string() && names_video_file(value.get<std::string>()))
+    user_error("{}: {}", place, what_to_do_with_video_files(value.get<std::string>()));
+  if (!value.is_array() || value.empty()) user_error("{}: found {}, expected {}", place, shortened(value), kFrames);
+  ImageReference video{.where = {}, .place = place};
+  for (size_t i = 0; i < value.size(); i++) {
+    const std::string frame = fmt::format("{}[{}]", place, i);
+    ImageReference one = reference(value[i], frame);
+    if (one.where.starts_with("data:"))
+      user_error("{}: found a data URL, expected a path: frames of videos are files", frame);
+    video.frames.push_back(std::move(one.where));
+  }
+  return video;
 }
 
 // Holds the images of a record besides those that are parts of its messages.
@@ -76,24 +95,60 @@ ListedImages read_listed_images(const RecordFields& fields) {
   return out;
 }
 
+std::vector<ImageReference> read_listed_videos(const RecordFields& fields) {
+  std::vector<ImageReference> videos;
+  if (!has_images(fields, kVideoField)) return videos;
+  const std::string key = fields.key(kVideoField);
+  Json value = fields.object().at(key);
+  if (const auto* text = value.get_ptr<const std::string*>(); text && text->starts_with('['))
+    value = parse_json(*text, fields.object().where(key));
+  if (!value.is_array()) fields.object().fail(key, fmt::format("a list of videos, each {}", kFrames));
+  for (size_t i = 0; i < value.size(); ++i)
+    videos.push_back(video_reference(value[i], fields.object().where(fmt::format("{}[{}]", key, i))));
+  return videos;
+}
+
+// A video stands as JSON behind a byte that no path has.
+constexpr char kVideoMark = 0;
+
+std::string where_of(const ImageReference& image) {
+  if (image.frames.empty()) return image.where;
+  return kVideoMark + Json{{"fps", image.frames_a_second}, {"frames", image.frames}}.dump();
+}
+
+ImageReference reference_of(const std::string& where, std::string place) {
+  ImageReference image{where, std::move(place)};
+  if (!where.starts_with(kVideoMark)) return image;
+  const Json video = parse_json(std::string_view(where).substr(1), image.place);
+  image.where.clear();
+  image.frames = video.at("frames").get<std::vector<std::string>>();
+  image.frames_a_second = video.at("fps").get<double>();
+  return image;
+}
+
 std::string marked(const ImageReference& image) {
-  return fmt::format("{}{}{}{}{}", kImageMark, image.place, kImageMark, image.where, kImageMark);
+  return fmt::format("{}{}{}{}{}", kImageMark, image.place, kImageMark, where_of(image), kImageMark);
 }
 
 // Goes through the messages of a record and puts its images where they are named.
 class Placing {
  public:
-  Placing(const RecordFields& fields, ListedImages listed)
-      : fields_(fields), markup_(*fields.options().markup), listed_(std::move(listed)), tokens_(tokens_of(markup_)) {}
+  Placing(const RecordFields& fields, ListedImages listed, std::vector<ImageReference> videos)
+      : fields_(fields),
+        markup_(*fields.options().markup),
+        listed_(std::move(listed)),
+        videos_(std::move(videos)),
+        tokens_(tokens_of(markup_)) {}
 
   std::vector<ImageReference> place(Conversation& conversation) {
     put_unmarked(conversation);
     for (Message& message : conversation) {
-      const size_t before = images_.size(), markers_before = markers_;
+      const size_t before = images_.size(), markers_before = markers_ + video_markers_;
       message.content = placed(message.content);
-      if (message.role == ChatRole::Assistant && (images_.size() > before || markers_ > markers_before))
+      if (message.role == ChatRole::Assistant &&
+          (images_.size() > before || markers_ + video_markers_ > markers_before))
         user_error("{}: found an image in a reply, or its marker {}, expected images in what is asked alone",
-                   fields_.place(), kMarker);
+                   fields_.place(), video_markers_ > 0 ? kVideoMarker : kMarker);
       refuse_tokens(message.content);
       refuse_tokens(message.thinking);
     }
@@ -133,7 +188,8 @@ class Placing {
         const size_t end = middle == content.npos ? content.npos : content.find(kImageMark, middle + 1);
         if (end == content.npos)  // from --prompt, as records are UTF-8
           user_error("{}: found byte 0xff in a message, expected UTF-8", fields_.place());
-        images_.push_back({content.substr(middle + 1, end - middle - 1), content.substr(at + 1, middle - at - 1)});
+        images_.push_back(
+            reference_of(content.substr(middle + 1, end - middle - 1), content.substr(at + 1, middle - at - 1)));
         out += kImageMark;
         at = end + 1;
       } else if (const size_t length = take_marker(std::string_view(content).substr(at), out); length > 0) {
@@ -161,6 +217,13 @@ class Placing {
         user_error("{}: found the marker {}, expected one that '{}' has", fields_.place(), shortened(Json(marker)),
                    listed_.key);
     }
+    if (!markup_.video_pad.empty() && text.starts_with(kVideoMarker)) {
+      if (video_markers_++ < videos_.size()) {
+        images_.push_back(videos_[video_markers_ - 1]);
+        out += kImageMark;
+      }
+      return kVideoMarker.size();
+    }
     if (!text.starts_with(kMarker)) return 0;
     if (markers_++ < listed_.in_order.size()) {
       images_.push_back(listed_.in_order[markers_ - 1]);
@@ -170,6 +233,12 @@ class Placing {
   }
 
   void require_all() const {
+    if (video_markers_ != videos_.size())
+      user_error(
+          "{}: found {} marker{} {} in its messages and {} video{} in 'videos', expected as many of one as of the "
+          "other",
+          fields_.place(), video_markers_, video_markers_ == 1 ? "" : "s", kVideoMarker, videos_.size(),
+          videos_.size() == 1 ? "" : "s");
     if (markers_ != listed_.in_order.size())
       user_error("{}: found {} marker{} {} in its messages and {} image{}{}, expected as many of one as of the other",
                  fields_.place(), markers_, markers_ == 1 ? "" : "s", kMarker, listed_.in_order.size(),
@@ -192,18 +261,23 @@ class Placing {
   const RecordFields& fields_;
   const ImageMarkup& markup_;
   ListedImages listed_;
+  std::vector<ImageReference> videos_;  // by marker
   std::vector<std::string> tokens_;
   std::vector<ImageReference> images_;
-  size_t markers_ = 0;
+  size_t markers_ = 0, video_markers_ = 0;
 };
+
+void refuse_images_of_part(const JsonObject& part, const RecordFields& fields) {
+  if (fields.options().markup) return;
+  part.fail("type", fields.options().samples == Samples::Replies
+                        ? "\"text\": the model takes no images"
+                        : "\"text\": images in preferences are not supported yet");
+}
 
 }  // namespace
 
 std::string text_of_image_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored) {
-  if (!fields.options().markup)
-    part.fail("type", fields.options().samples == Samples::Replies
-                          ? "\"text\": the model takes no images"
-                          : "\"text\": images in preferences are not supported yet");
+  refuse_images_of_part(part, fields);
   const char* name = nullptr;
   for (const char* const candidate : {"image", "image_url", "path", "url"})
     if (!name && part.has(candidate)) name = candidate;
@@ -223,8 +297,48 @@ std::string text_of_image_part(const JsonObject& part, const RecordFields& field
   return marked(reference(*value, place));
 }
 
+bool names_video_file(std::string_view name) {
+  std::string ending(name.substr(std::min(name.rfind('.'), name.size())));
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr std::array<std::string_view, 8> kEndings = {".mp4",  ".mov", ".m4v", ".mkv",
+                                                        ".webm", ".avi", ".mpg", ".mpeg"};
+  return std::ranges::find(kEndings, ending) != kEndings.end();
+}
+
+std::string what_to_do_with_video_files(std::string_view name) {
+  return fmt::format(
+      "found the file of a video, {0}, expected {1}: 'ffmpeg -i {0} -vf fps={2} frames/%05d.jpg' makes such files",
+      Json(name).dump(), kFrames, kFramesASecond);
+}
+
+std::string text_of_video_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored) {
+  constexpr std::array<std::string_view, 2> kRates = {"sample_fps", "fps"};
+  refuse_images_of_part(part, fields);
+  if (fields.options().markup->video_pad.empty()) part.fail("type", "no \"video\": the model takes no videos");
+  for (const char* const key : {"min_pixels", "max_pixels", "total_pixels", "nframes", "min_frames", "max_frames",
+                                "resized_height", "resized_width", "video_start", "video_end"})
+    if (part.has(key)) part.fail(key, "none: frames are all taken, and resized as the model's files say");
+  check_keys(
+      part, KeysOf::Part,
+      [&](std::string_view key) {
+        return key == "type" || key == "video" || std::ranges::find(kRates, key) != kRates.end();
+      },
+      ignored);
+  if (!part.has("video")) {
+    for (const std::string_view key : kRates)
+      if (part.has(key)) part.fail(key, "none for a video that 'videos' of the record names");
+    return std::string(kVideoMarker);
+  }
+  ImageReference video = video_reference(part.at("video"), part.where("video"));
+  const std::string_view rate = part.has(kRates[0]) ? kRates[0] : kRates[1];
+  if (part.has(kRates[0]) && part.has(kRates[1]) && part.at(kRates[0]) != part.at(kRates[1]))
+    part.fail(kRates[1], "as 'sample_fps' says, how many frames of a second there are");
+  video.frames_a_second = part.number(rate, 1e-3, 1e3, kFramesASecond);
+  return marked(video);
+}
+
 void refuse_images(const RecordFields& fields, DataFormat format) {
-  for (const char* const name : kImageFields) {
+  for (const char* const name : {kImageFields[0], kImageFields[1], kVideoField}) {
     if (!has_images(fields, name)) continue;
     const std::string key = fields.key(name);
     const bool answers = format == DataFormat::Preference || format == DataFormat::Labelled;
@@ -234,11 +348,13 @@ void refuse_images(const RecordFields& fields, DataFormat format) {
                                             "alpaca)",
                                             format == DataFormat::Text ? "text" : "input_ids"));
     if (!fields.options().markup) fields.object().fail(key, "none: the model takes no images");
+    if (std::string_view(name) == kVideoField && fields.options().markup->video_pad.empty())
+      fields.object().fail(key, "none: the model takes no videos");
   }
 }
 
 std::vector<ImageReference> place_images(const RecordFields& fields, Conversation& conversation) {
-  return Placing(fields, read_listed_images(fields)).place(conversation);
+  return Placing(fields, read_listed_images(fields), read_listed_videos(fields)).place(conversation);
 }
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// Reads which images a record has, and where its messages name them.
+// Reads which images and videos a record has, and where its messages name them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace snug {
 
-// Stands in the content of a message in place of an image: no text has this byte, as UTF-8 has none of its value.
+// Stands in the content of a message in place of an image or a video: no text has this byte, as UTF-8 has none of its
+// value.
 constexpr char kImageMark = '\xff';
 
 // Returns a part of a message that is an image, for place_images(), which reads its reference out of it. `part` is of
@@ -17,12 +18,20 @@ constexpr char kImageMark = '\xff';
 // that are passed over are added to `ignored`.
 std::string text_of_image_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored);
 
-// Throws UserError for a record that has images where its format has none, or that the model does not take.
+// Returns the same of a video, a part of the type video: a list of the paths of its frames, with `fps` or `sample_fps`.
+std::string text_of_video_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored);
+
+// Returns whether a file's name ends as those of videos do.
+bool names_video_file(std::string_view name);
+// Returns what a message says where such a file is found: how its frames become files.
+std::string what_to_do_with_video_files(std::string_view name);
+
+// Throws UserError for a record that has images or videos where its format has none, or that the model does not take.
 void refuse_images(const RecordFields& fields, DataFormat format);
 
-// Returns a conversation's images in the order in which they stand in its messages, each of which then has kImageMark
-// in place of it. Throws UserError for markers that are not as many as images, images in replies, and texts that hold
-// tokens of the model's images themselves.
+// Returns a conversation's images and videos in the order in which they stand in its messages, each of which then has
+// kImageMark in place of it. Throws UserError for markers that are not as many as images, images in replies, and texts
+// that hold tokens of the model's images themselves.
 std::vector<ImageReference> place_images(const RecordFields& fields, Conversation& conversation);
 
 }  // namespace snug

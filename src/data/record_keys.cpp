@@ -70,10 +70,15 @@ constexpr RefusedKeys kRefused[] = {
      "none: thinking is 'reasoning_content' or 'thinking' of an assistant's message, or <think>...</think> in it"},
     {kRecords | kMessage, "chat_template_kwargs", "none: what a template is told beside messages is not rendered yet"},
     {kRecords | kMessage, "chat_template", "none: {template} names one for all records"},
-    {kEverywhere,
-     "audio audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data "
-     "pixel_values",
-     "none: sound and video are not supported yet"},
+    {kEverywhere, "audio audios audio_path audio_paths input_audio speech media file_data pixel_values",
+     "none: sound is not supported yet"},
+    {kRecords, "video videos video_path video_paths",
+     "none of that name: a record's videos are 'videos', lists of frames for markers <video> in its messages; "
+     "{columns} videos=FIELD names them"},
+    {kMessage, "video videos video_path video_paths",
+     "none: videos are 'videos' of the record, or parts of the message's content"},
+    {bit(KeysOf::Part), "video videos video_path video_paths",
+     "none: a video is a part of its own, of the type \"video\""},
     {kRecords, "image images image_path image_paths image_file image_files image_url image_urls img imgs",
      "none of that name: a record's images are 'images' or 'image', paths for markers <image> in its messages; "
      "{columns} images=FIELD names them"},

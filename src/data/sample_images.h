@@ -12,10 +12,14 @@
 
 namespace snug {
 
-// Holds an image of a record, and what becomes of it.
+// Holds an image of a record, or a video, and what becomes of it.
 struct PlannedImage {
   SampleImage image;  // its tokens are not known yet
   ImagePlan plan;
+  std::vector<SampleImage> later{};  // steps of a video behind the first, each with a view as that has
+
+  bool video() const { return image.step > 0; }
+  int64_t tokens() const { return plan.tokens * (1 + std::ssize(later)); }
 };
 
 // Refers to its arguments, which must outlive it.
@@ -28,13 +32,15 @@ class SampleImages {
   // Throws UserError that names file, line and image for one that cannot be read or is too large.
   std::vector<PlannedImage> plan(std::span<const ImageReference> images, const std::filesystem::path& folder,
                                  const std::filesystem::path& file, const Record& record) const;
-  // Replaces each kImageMark in a conversation by the text of the next of the images, and returns those it has.
+  // Replaces each kImageMark in a conversation by the text of the next of the images and videos, and returns those it
+  // has.
   std::span<const PlannedImage> write(std::span<const PlannedImage> images, Conversation& conversation) const;
   // Replaces each pad token by as many as its view has tokens, none of which has a label, and adds images and views to
   // the sample. Throws UserError unless there are as many as views, each between its marks.
   void expand(std::span<const PlannedImage> images, Sample& sample) const;
 
  private:
+  PlannedImage plan_video(const ImageReference& video, const std::filesystem::path& folder) const;
   bool has_marks(const std::vector<int32_t>& ids, size_t pad) const;
 
   const ImageInput& input_;

@@ -154,9 +154,10 @@ void SampleMaker::finish(Sample& sample) const {
   }
   sample.labels[0] = kNoLabel;
   if (!options_.images) return;
+  const auto is_pad = [&](int32_t id) { return options_.images->is_pad(id); };
   int64_t expected = 0;
   for (const DatasetView& view : sample.views) expected += view.tokens;
-  if (const int64_t found = std::ranges::count(sample.ids, options_.images->pad_token); found != expected)
+  if (const int64_t found = std::ranges::count_if(sample.ids, is_pad); found != expected)
     user_error("found {} tokens '{}' in it, expected {}: the model replaces each by a part of an image", found,
                options_.images->markup.pad, expected);
 }

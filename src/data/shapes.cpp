@@ -22,9 +22,9 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 7> kFormats = {{{D
                                                                               {DataFormat::Preference, "preference"},
                                                                               {DataFormat::Labelled, "labelled"}}};
 // Columns may name these RecordFields: of records, and of the messages of a conversation.
-constexpr std::array<std::string_view, 13> kFields = {"instruction",   "input",    "output", "system", "history",
+constexpr std::array<std::string_view, 14> kFields = {"instruction",   "input",    "output", "system", "history",
                                                       "conversations", "messages", "tools",  "text",   "input_ids",
-                                                      "labels",        "images",   "image"};
+                                                      "labels",        "images",   "image",  "videos"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
 // The same, of preferences.
 constexpr std::array<std::string_view, 8> kAnswerFields = {"prompt",      "chosen", "rejected", "completion",
@@ -182,15 +182,15 @@ std::vector<std::string> fields_of(DataFormat format, const RecordFields& record
     case DataFormat::Alpaca: {
       std::vector<std::string> fields = prompt_fields(options);
       if (!options.prompt) fields = {"instruction", "input"};
-      fields.insert(fields.end(), {"output", "system", "history", "tools", "weight", "images", "image"});
+      fields.insert(fields.end(), {"output", "system", "history", "tools", "weight", "images", "image", "videos"});
       return fields;
     }
     case DataFormat::ShareGpt:
-      return {"conversations", "system", "tools", "weight", "images", "image"};
+      return {"conversations", "system", "tools", "weight", "images", "image", "videos"};
     case DataFormat::Messages:
       if (is_prompt_and_completion(record))
-        return {"prompt", "completion", "system", "tools", "weight", "images", "image"};
-      return {"messages", "system", "tools", "weight", "images", "image"};
+        return {"prompt", "completion", "system", "tools", "weight", "images", "image", "videos"};
+      return {"messages", "system", "tools", "weight", "images", "image", "videos"};
     case DataFormat::Text:
       return {"text", "weight"};
     case DataFormat::Preference:

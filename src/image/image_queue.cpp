@@ -14,17 +14,33 @@ namespace {
 
 constexpr std::chrono::milliseconds kHeartbeatInterval{500};
 
-ImageRows process(const ImageProcessor& processor, const ImageTask& task) {
-  DecodedImage decoded = task.path.empty() ? decode_image(std::as_bytes(std::span(task.bytes)), task.source)
-                                           : decode_image(task.path, task.source);
+// Decodes a picture of a task. Throws UserError for one that has changed in size.
+DecodedImage decoded_picture(const ImageTask& task, const std::filesystem::path& path, const std::string& bytes) {
+  DecodedImage decoded =
+      path.empty() ? decode_image(std::as_bytes(std::span(bytes)), task.source) : decode_image(path, task.source);
   const Image& image = decoded.image;
   if (image.width != task.width || image.height != task.height)
     user_error("{}: found {} x {} pixels, expected {} x {} as when the run was planned: the file has changed",
                task.source, image.width, image.height, task.width, task.height);
-  ImageRows out{.plan = plan_image(processor, image.width, image.height, task.source), .rows = {}, .warning = {}};
-  out.rows.resize(static_cast<size_t>(out.plan.patches * processor.row_size()));
-  write_patches(processor, image, out.rows);
-  if (!decoded.warning.empty()) out.warning = fmt::format("{}: {}", task.source, decoded.warning);
+  return decoded;
+}
+
+ImageProcessor processor_of(const ImageProcessor& processor, const ImageTask& task) {
+  return task.video ? frame_processor(processor) : processor;
+}
+
+ImageRows process(const ImageProcessor& images, const ImageTask& task) {
+  const ImageProcessor processor = processor_of(images, task);
+  ImageRows out{.plan = plan_image(processor, task.width, task.height, task.source), .rows = {}, .warning = {}};
+  const auto add = [&](const std::filesystem::path& path, const std::string& bytes, int64_t frame) {
+    const DecodedImage decoded = decoded_picture(task, path, bytes);
+    out.rows.resize(static_cast<size_t>(out.plan.patches * processor.row_size()));
+    write_patches(processor, decoded.image, out.rows, frame);
+    if (!decoded.warning.empty()) out.warning = fmt::format("{}: {}", task.source, decoded.warning);
+  };
+  add(task.path, task.bytes, 0);
+  int64_t frame = 1;
+  for (const ImageTask::Picture& picture : task.later) add(picture.path, picture.bytes, frame++);
   return out;
 }
 
@@ -33,14 +49,21 @@ int64_t rows_bytes(const ImageRows& rows) { return static_cast<int64_t>(rows.row
 // Returns what a task takes until it is done; 0 for one that will fail.
 int64_t task_bytes(const ImageProcessor& processor, const ImageTask& task) {
   std::error_code missing;
-  const auto file = task.path.empty() ? task.bytes.size() : std::filesystem::file_size(task.path, missing);
+  const auto bytes_of = [&](const std::filesystem::path& path, const std::string& bytes) {
+    return path.empty() ? bytes.size() : std::filesystem::file_size(path, missing);
+  };
+  uint64_t files = bytes_of(task.path, task.bytes);
+  for (const ImageTask::Picture& picture : task.later)
+    if (!missing) files += bytes_of(picture.path, picture.bytes);
   if (missing) return 0;
-  return processing_bytes(processor, task.width, task.height, task.source) + static_cast<int64_t>(file);
+  return processing_bytes(processor_of(processor, task), task.width, task.height, task.source, !task.later.empty()) +
+         static_cast<int64_t>(files);
 }
 
 }  // namespace
 
-int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source) {
+int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source,
+                         bool later) {
   constexpr int64_t kPixel = 3, kCoefficients = 4 * 2;  // of the four channels at most
   // Tables of decoders, metadata; and for each line and column weights of resizing, sums, pointers.
   constexpr int64_t kTables = 2 << 20, kSide = 256;
@@ -55,7 +78,8 @@ int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t
   const int64_t decoding = width * height * kPixel + padded * std::max(kCoefficients, kPixel);
   const int64_t rows = plan.patches * processor.row_size() * static_cast<int64_t>(sizeof(float));
   // The previous view's pixels lie beside those of the next one until it is made.
-  return std::max(decoding, width * height * kPixel + 2 * resized + rows) + sides * kSide + kTables;
+  return std::max(decoding + (later ? rows : 0), width * height * kPixel + 2 * resized + rows) + sides * kSide +
+         kTables;
 }
 
 ImageQueue::ImageQueue(const ImageProcessor& processor, std::function<std::optional<ImageTask>()> next_task,

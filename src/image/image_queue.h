@@ -18,12 +18,19 @@
 
 namespace snug {
 
-// Names an image that is to be processed, and the size that it was planned with.
+// Names an image that is to be processed, and the size that it was planned with. Of a video it names the frames of one
+// step, which are the first one and `later`: fewer than a row has, where the last is repeated.
 struct ImageTask {
+  struct Picture {
+    std::filesystem::path path;  // or empty, where the bytes are here
+    std::string bytes;
+  };
   std::string source;          // for messages: file, line and image
   std::filesystem::path path;  // or empty, where the bytes stood in the data
   std::string bytes;
-  int64_t width = 0, height = 0;  // upright
+  int64_t width = 0, height = 0;  // upright, of every frame
+  bool video = false;
+  std::vector<Picture> later{};
 };
 
 struct ImageRows {
@@ -33,8 +40,9 @@ struct ImageRows {
 };
 
 // Returns the most bytes that processing one image takes, its rows included, without those of its file. A progressive
-// JPEG, which is decoded as a whole, takes the most.
-int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source);
+// JPEG, which is decoded as a whole, takes the most. With `later` frames its rows are there while these are decoded.
+int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source,
+                         bool later = false);
 
 // Hands out rows in the order of the tasks. Tasks are begun in that order too, each when what it may take, with what
 // all before it take that have not been handed out, is within a number of bytes, or when it is the only one: so the

@@ -156,21 +156,22 @@ struct PixelValues {
   }
 };
 
-// Writes the row of the patch whose first pixel is given, and returns where the next one begins.
+// Writes the row of the patch whose first pixel is given, from a frame on, and returns where the next one begins.
 float* write_row(const ImageProcessor& processor, const PixelValues& values, const uint8_t* pixel, int64_t line_bytes,
-                 float* out) {
+                 int64_t first_frame, float* out) {
   const int64_t patch = processor.patch;
   for (int64_t c = 0; c < 3; c++) {
+    out += first_frame * patch * patch;
     const float* frame = out;
     for (int64_t y = 0; y < patch; y++)
       for (int64_t x = 0; x < patch; x++) *out++ = values.of[c][pixel[y * line_bytes + x * 3 + c]];
-    for (int64_t t = 1; t < processor.frames; t++) out = std::copy(frame, frame + patch * patch, out);
+    for (int64_t t = first_frame + 1; t < processor.frames; t++) out = std::copy(frame, frame + patch * patch, out);
   }
   return out;
 }
 
 float* write_view(const ImageProcessor& processor, const PixelValues& values, const Image& resized,
-                  const ImageView& view, float* out) {
+                  const ImageView& view, int64_t first_frame, float* out) {
   const int64_t merge = processor.merge, line_bytes = resized.width * 3;
   const auto patch_at = [&](int64_t row, int64_t column) {
     const int64_t x = view.left + column * processor.patch, y = view.top + row * processor.patch;
@@ -179,7 +180,7 @@ float* write_view(const ImageProcessor& processor, const PixelValues& values, co
   for (int64_t row = 0; row < view.rows; row += merge)
     for (int64_t column = 0; column < view.columns; column += merge)
       for (int64_t i = 0; i < merge * merge; i++)
-        out = write_row(processor, values, patch_at(row + i / merge, column + i % merge), line_bytes, out);
+        out = write_row(processor, values, patch_at(row + i / merge, column + i % merge), line_bytes, first_frame, out);
   return out;
 }
 
@@ -205,17 +206,25 @@ int64_t tokens_of_view(const ImageProcessor& processor, const ImageView& view) {
   return view.rows * view.columns / (processor.merge * processor.merge);
 }
 
-void write_patches(const ImageProcessor& processor, const Image& image, std::span<float> out) {
+ImageProcessor frame_processor(const ImageProcessor& processor) {
+  check(processor.takes_videos(), "frames of a video for a model that takes none");
+  ImageProcessor frames = processor;
+  frames.sizing = processor.video_pixels;
+  return frames;
+}
+
+void write_patches(const ImageProcessor& processor, const Image& image, std::span<float> out, int64_t first_frame) {
   const ImagePlan plan = plan_image(processor, image.width, image.height, "the image");
   check(static_cast<int64_t>(out.size()) == plan.patches * processor.row_size(), "room for {} numbers, expected {}",
         out.size(), plan.patches * processor.row_size());
+  check(0 <= first_frame && first_frame < processor.frames, "frame {} of {}", first_frame, processor.frames);
   const PixelValues values(processor);
   Image resized;
   float* to = out.data();
   for (const ImageView& view : plan.views) {
     if (resized.width != view.resized_width || resized.height != view.resized_height)
       resized = resize(image, view.resized_width, view.resized_height, processor.resampling);
-    to = write_view(processor, values, resized, view, to);
+    to = write_view(processor, values, resized, view, first_frame, to);
   }
 }
 

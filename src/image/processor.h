@@ -38,16 +38,21 @@ struct OverviewAndSlices {
 struct ImageProcessor {
   std::variant<BoundedPixels, FixedSize, OverviewAndSlices> sizing{};
   Resampling resampling = Resampling::Bicubic;
-  int64_t patch = 14;  // pixels a side
-  int64_t merge = 1;   // patches a side that become one token, and whose rows follow each other
-  int64_t frames = 1;  // how often a patch's pixels stand in its row: a picture is a film of equal frames
+  int64_t patch = 14;                // pixels a side
+  int64_t merge = 1;                 // patches a side that become one token, and whose rows follow each other
+  int64_t frames = 1;                // how often a patch's pixels stand in its row: a picture is a film of equal frames
+  BoundedPixels video_pixels{0, 0};  // of a frame of a video; at most 0 where the model takes no videos
   double factor = 1.0 / 255;
   std::array<double, 3> mean{}, deviation{1, 1, 1};  // of red, green and blue, times `factor`
   // Tokens that the model makes of a view (by queries or by pooling); 0 where they are the merged patches.
   int64_t view_tokens = 0;
 
   int64_t row_size() const { return 3 * frames * patch * patch; }
+  bool takes_videos() const { return video_pixels.max_pixels > 0; }
 };
+
+// Returns the processor of a video's frames, of which as many as a row has are one picture.
+ImageProcessor frame_processor(const ImageProcessor& processor);
 
 // Describes one view: the picture is resized, and of that a rectangle is taken.
 struct ImageView {
@@ -73,7 +78,9 @@ int64_t tokens_of_view(const ImageProcessor& processor, const ImageView& view);
 
 // Fills patches * row_size() numbers: the views' rows, one after the other, each in the order red, green, blue; frames;
 // lines; columns. Lines of patches go from left to right, or, with `merge`, from square to square of merge x merge.
-void write_patches(const ImageProcessor& processor, const Image& image, std::span<float> out);
+// Of a row's frames those before `first_frame` are left as they are: where frames differ, each is written from its own
+// number on, so that the last fills the rest.
+void write_patches(const ImageProcessor& processor, const Image& image, std::span<float> out, int64_t first_frame = 0);
 
 // Return the processors of models whose files need not say how they process images. `view_tokens` is the number of
 // their resampler's queries.
@@ -84,5 +91,10 @@ ImageProcessor omnilmm_processor(int64_t side, int64_t view_tokens);
 // `view_tokens` is as the model's config.json has it, for a family whose tokens do not follow from its patches. Throws
 // UserError for what is not supported, and for keys that it does not know, which might change pixels.
 ImageProcessor parse_image_processor(std::string_view json, std::string_view source, int64_t view_tokens);
+
+// Returns the bounds of a video's frames in a video_preprocessor_config.json, in the part "video_processor" of a
+// processor_config.json, or, as transformers 5.17 falls back to it, in a preprocessor_config.json. Throws UserError as
+// above, and where frames are processed otherwise than the images of `processor` but for their size.
+BoundedPixels parse_video_pixels(std::string_view json, std::string_view source, const ImageProcessor& processor);
 
 }  // namespace snug

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "base/error.h"
 #include "format/json.h"
@@ -35,6 +36,11 @@ const Keys kPassed = {"image_processor_type", "processor_class", "auto_map", "fe
                       "im_start_token", "im_end_token", "slice_start_token", "slice_end_token", "unk_token"};
 const Keys kCommon = {"do_resize", "do_rescale",     "do_normalize", "do_convert_rgb", "do_center_crop", "do_pad",
                       "resample",  "rescale_factor", "image_mean",   "image_std",      "size",           "data_format"};
+// How a video's file is sampled, which lists of frames are not.
+const Keys kVideo = {"video_processor_type", "do_sample_frames",     "fps",
+                     "num_frames",           "min_frames",           "max_frames",
+                     "video_metadata",       "return_metadata",      "input_data_format",
+                     "max_video_tokens",     "cap_pixels_per_frame", "use_token_compression"};
 const Keys kQwen2Vl = {"min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size"};
 // The numbers of pan_and_scan matter with do_pan_and_scan alone.
 const Keys kGemma3 = {"image_seq_length", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
@@ -86,14 +92,13 @@ void read_common(const JsonObject& config, ImageProcessor& processor) {
   processor.deviation = three(config, "image_std", processor.deviation, 1e-6);
 }
 
-ImageProcessor read_qwen2_vl(const JsonObject& config) {
-  refuse_unknown(config, kQwen2Vl);
+// Reads Qwen2VLImageProcessor's keys, or those of Qwen2VLVideoProcessor, whose default bounds are others.
+ImageProcessor read_qwen2_vl(const JsonObject& config, BoundedPixels bounds = {}) {
   ImageProcessor processor{.merge = 2,
                            .frames = 2,
                            .mean = {0.48145466, 0.4578275, 0.40821073},
                            .deviation = {0.26862954, 0.26130258, 0.27577711}};
   read_common(config, processor);
-  BoundedPixels bounds;
   if (config.has("size")) {
     const JsonObject size = config.object("size");
     for (const auto& [key, value] : size.value().items())
@@ -181,6 +186,7 @@ ImageProcessor parse_image_processor(std::string_view json, std::string_view sou
   const JsonObject config = file.has("image_processor") ? file.object("image_processor") : file;
   switch (family_of(config)) {
     case Family::Qwen2Vl:
+      refuse_unknown(config, kQwen2Vl);
       return read_qwen2_vl(config);
     case Family::Gemma3:
       return read_gemma3(config, view_tokens);
@@ -188,6 +194,29 @@ ImageProcessor parse_image_processor(std::string_view json, std::string_view sou
       return read_minicpm(config, view_tokens);
   }
   internal_error("a family of processors without a reader");
+}
+
+BoundedPixels parse_video_pixels(std::string_view json, std::string_view source, const ImageProcessor& processor) {
+  const Json value = parse_json(json, source);
+  const JsonObject file(value, std::string(source));
+  const JsonObject config = file.has("video_processor") ? file.object("video_processor") : file;
+  constexpr std::string_view kClass = "Qwen2VLVideoProcessor";
+  if (config.string("video_processor_type", std::string(kClass)) != kClass)
+    config.fail("video_processor_type", fmt::format("\"{}\"", kClass));
+  Keys keys = kQwen2Vl;
+  keys.insert(kVideo.begin(), kVideo.end());
+  refuse_unknown(config, keys);
+  require(config, "cap_pixels_per_frame", false, "a bound by a video's number of frames is not supported");
+  const ImageProcessor frames = read_qwen2_vl(config, {.min_pixels = 128 * 28 * 28, .max_pixels = 768 * 28 * 28});
+  const auto but_bounds = [](const ImageProcessor& p) {
+    return std::tuple(p.resampling, p.patch, p.merge, p.frames, p.factor, p.mean, p.deviation);
+  };
+  if (but_bounds(frames) != but_bounds(processor))
+    user_error(
+        "{}: frames of videos are resampled, normalised or cut in patches otherwise than images are, expected "
+        "the same numbers but for the least and the most pixels",
+        config.where("image_mean"));
+  return std::get<BoundedPixels>(frames.sizing);
 }
 
 }  // namespace snug

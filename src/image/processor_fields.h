@@ -29,12 +29,13 @@ void visit_fields(R& sizing, Visit&& visit) {
 
 template <RecordOf<ImageProcessor> R, class Visit>
 void visit_fields(R& processor, Visit&& visit) {
-  auto& [sizing, resampling, patch, merge, frames, factor, mean, deviation, view_tokens] = processor;
+  auto& [sizing, resampling, patch, merge, frames, video_pixels, factor, mean, deviation, view_tokens] = processor;
   visit("sizing", sizing);
   visit("resampling", resampling);
   visit("patch", patch);
   visit("merge", merge);
   visit("frames", frames);
+  visit("video_pixels", video_pixels);
   visit("factor", factor);
   visit("mean", mean);
   visit("deviation", deviation);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/hash.h"
 #include "train/metrics.h"
 
 namespace snug {
@@ -51,12 +50,8 @@ class Embedder {
   std::optional<ImageTask> next_task() {
     if (next_ == all_.size()) return std::nullopt;
     const NamedImage& named = all_[next_++];
-    ImageTask task{.source = std::string(named.dataset->all_images().source(*named.image)),
-                   .path = {},
-                   .bytes = bytes_of(*named.dataset, *named.image),
-                   .width = named.image->width,
-                   .height = named.image->height};
-    if (hash_of(std::string_view(task.bytes)) != named.hash)
+    ImageTask task = task_in_memory(*named.dataset, *named.image);
+    if (content_hash(task) != named.hash)
       user_error("{}: is another image than when the run began; run it again", task.source);
     return task;
   }

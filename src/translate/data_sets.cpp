@@ -63,14 +63,14 @@ void add_entry_columns(Translator& t, DataSets& sets, bool sharegpt, bool text) 
   static constexpr std::pair<std::string_view, std::string_view> kColumns[] = {
       {"prompt", "instruction"}, {"query", "input"},   {"response", "output"},   {"history", "history"},
       {"system", "system"},      {"tools", "tools"},   {"messages", "messages"}, {"chosen", "chosen"},
-      {"rejected", "rejected"},  {"kto_tag", "label"}, {"images", "images"}};
+      {"rejected", "rejected"},  {"kto_tag", "label"}, {"images", "images"},     {"videos", "videos"}};
   const bool one = sets.files.size() + sets.held_out.size() <= 1;
   for (const Setting* setting : t.all_held("column")) {
     if (setting->dialect != Dialect::DatasetInfo) continue;
     const std::string theirs = last_name(setting->name);
     const auto* const found =
         std::ranges::find(kColumns, theirs, &std::pair<std::string_view, std::string_view>::first);
-    if (theirs == "videos" || theirs == "audios")
+    if (theirs == "audios")
       t.judge(*setting, Mark::Refused, filled("the set has them, and they are not supported yet", *setting));
     else if ((theirs == "chosen" || theirs == "rejected" || theirs == "kto_tag") && !t.learns_preferences())
       t.judge(*setting, Mark::Refused, "of preferences, and no objective on these is asked for");
