@@ -4,8 +4,8 @@
 #include <fstream>
 #include <set>
 
+#include "api/images.h"
 #include "base/file.h"
-#include "cli/images.h"
 #include "data/dataset_file.h"
 #include "data/image_embeddings.h"
 #include "data/image_rows.h"
@@ -175,7 +175,7 @@ class Videos : public ::testing::Test {
   }
 
   TempDirectory directory_;
-  Options options_;
+  JobConfig options_;
   Tokenizer tokenizer_ = Tokenizer::load(fixture("image_text/qwen2_vl"));
 };
 
