@@ -107,7 +107,7 @@ int query_gradient_rows(int dim, float cap) {
 }
 
 int narrow_columns(int dim, float cap) {
-  return dispatch_tile<kWarpgroupDims>(dim, cap, []<int D, bool>() { return kNarrowColumns<D>; });
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool>() { return kNarrowColumns<D>; });
 }
 
 GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream) {
