@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufExport,
 
 // Weights, configuration, tokenizer and template: each file has the bytes that it had.
 TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {
-  export_gguf_model(model_, model_, file_, GgufFileType::BF16, "x");
+  export_gguf_model(read_model_config(model_), model_, model_, file_, GgufFileType::BF16, "x");
   import_gguf(file_, directory_.path() / "again", Existing::Refuse);
   size_t files = 0;
   for (const auto& entry : fs::directory_iterator(model_)) {
@@ -151,7 +151,7 @@ TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {
 }
 
 TEST_P(GgufExport, QuantizedValuesAreThoseOfTheRows) {
-  export_gguf_model(model_, model_, file_, GgufFileType::Q8_0, "x");
+  export_gguf_model(read_model_config(model_), model_, model_, file_, GgufFileType::Q8_0, "x");
   const GgufHeader header = read_gguf({file_});
   const auto index = SafetensorsIndex::open_model(model_);
   const SafetensorsEntry& entry = *index.find("model.layers.0.mlp.down_proj.weight");
@@ -172,7 +172,7 @@ TEST(GgufExportTemplates, WithNamesComeBack) {
   Json json = parse_json(read_text(model / "tokenizer_config.json", 100000), "tokenizer_config.json");
   json["chat_template"] = {{{"name", "default"}, {"template", "D"}}, {{"name", "tool_use"}, {"template", "T"}}};
   write_text(model / "tokenizer_config.json", json.dump());
-  export_gguf_model(model, model, file, GgufFileType::Q8_0, "x");
+  export_gguf_model(read_model_config(model), model, model, file, GgufFileType::Q8_0, "x");
   const GgufHeader header = read_gguf({file});
   EXPECT_EQ(header.string("tokenizer.chat_template"), "D");
   EXPECT_EQ(header.string("tokenizer.chat_template.tool_use"), "T");
@@ -189,7 +189,7 @@ TEST(GgufExportRope, Llama3sScalingOfOtherConstantsIsReadBack) {
   json["rope_scaling"]["low_freq_factor"] = 2.0;
   json["rope_scaling"]["high_freq_factor"] = 5.0;
   write_text(model / "config.json", json.dump());
-  export_gguf_model(model, model, file, GgufFileType::Q8_0, "x");
+  export_gguf_model(read_model_config(model), model, model, file, GgufFileType::Q8_0, "x");
   import_gguf(file, again, Existing::Refuse);
   const auto factors = [](const fs::path& from) {
     const ModelSpec spec = read_model_config(from).spec;
@@ -208,7 +208,7 @@ TEST(GgufExportRope, ScalingsComeBackAsTheyWere) {
   const auto again = [&](const Json& scaling) {
     json["rope_scaling"] = scaling;
     write_text(model / "config.json", json.dump());
-    export_gguf_model(model, model, file, GgufFileType::Q8_0, "x");
+    export_gguf_model(read_model_config(model), model, model, file, GgufFileType::Q8_0, "x");
     return parse_json(gguf_model_config(read_gguf({file})), "x")["rope_scaling"];
   };
   EXPECT_EQ(again({{"rope_type", "linear"}, {"factor", 4.0}}), (Json{{"rope_type", "linear"}, {"factor", 4.0}}));
@@ -242,8 +242,8 @@ TEST(GgufExportRefusals, NameWhatHasNoForm) {
     std::string changed = was;
     changed.replace(changed.find(from), from.size(), to);
     write_text(model / "config.json", changed);
-    const auto result =
-        fails_with<UserError>([&] { export_gguf_model(model, model, file, GgufFileType::F16, "x"); }, part);
+    const auto result = fails_with<UserError>(
+        [&] { export_gguf_model(read_model_config(model), model, model, file, GgufFileType::F16, "x"); }, part);
     write_text(model / "config.json", was);
     return result;
   };
@@ -260,7 +260,8 @@ TEST(GgufExportRefusals, NameLayersAndFamiliesWithoutAForm) {
   const TempDirectory directory;
   const fs::path file = directory.path() / "x.gguf";
   const auto refused = [&](const fs::path& model, std::string_view part) {
-    return fails_with<UserError>([&] { export_gguf_model(model, model, file, GgufFileType::F16, "x"); }, part);
+    return fails_with<UserError>(
+        [&] { export_gguf_model(read_model_config(model), model, model, file, GgufFileType::F16, "x"); }, part);
   };
   import_gguf(kFixtures / "exaone4_window.gguf", directory.path() / "exaone4", Existing::Refuse);
   EXPECT_TRUE(refused(directory.path() / "exaone4",
@@ -288,9 +289,9 @@ TEST(GgufExportRefusals, ValuesBeyondTheTypeAreNamed) {
   write_text(model / "model.safetensors", weights);
   for (const GgufFileType type : {GgufFileType::F16, GgufFileType::Q8_0, GgufFileType::Q4_K_M})
     EXPECT_TRUE(
-        fails_with<UserError>([&] { export_gguf_model(model, model, file, type, "x"); },
+        fails_with<UserError>([&] { export_gguf_model(read_model_config(model), model, model, file, type, "x"); },
                               "tensor 'model.layers.0.mlp.up_proj.weight': found 70144, expected at most 65504"));
-  EXPECT_NO_THROW(export_gguf_model(model, model, file, GgufFileType::BF16, "x"));
+  EXPECT_NO_THROW(export_gguf_model(read_model_config(model), model, model, file, GgufFileType::BF16, "x"));
 }
 
 // ---- Tokenizers ----
@@ -404,7 +405,7 @@ const fs::path kAdapters = fs::path(SNUG_FIXTURES) / "adapters";
 TEST(GgufAdapter, IsWhatLlamaCppsConverterWrites) {
   const TempDirectory directory;
   const fs::path file = directory.path() / "x.gguf", theirs = kFixtures / "lora_plain.gguf";
-  export_gguf_adapter(kAdapters / "own_head", kAdapters / "plain", file);
+  export_gguf_adapter(read_model_config(kAdapters / "own_head"), kAdapters / "own_head", kAdapters / "plain", file);
   const GgufHeader found = read_gguf({file}), expected = read_gguf({theirs});
   EXPECT_EQ(found.string("general.type"), "adapter");
   EXPECT_EQ(found.string("adapter.type"), "lora");
@@ -424,7 +425,7 @@ TEST(GgufAdapter, OneAlphaHoldsForUnevenScales) {
   for (const auto& [adapter, base] : {std::pair("uneven", "own_head"), {"uneven_rslora", "tied"}}) {
     const TempDirectory directory;
     const fs::path file = directory.path() / "x.gguf";
-    export_gguf_adapter(kAdapters / base, kAdapters / adapter, file);
+    export_gguf_adapter(read_model_config(kAdapters / base), kAdapters / base, kAdapters / adapter, file);
     const GgufHeader header = read_gguf({file});
     const auto index = SafetensorsIndex::open_adapter(kAdapters / adapter);
     const PeftConfig config = read_peft_config(kAdapters / adapter);
@@ -450,7 +451,11 @@ TEST(GgufAdapter, RefusesWhatIsMoreThanItsLinears) {
   const TempDirectory directory;
   const auto refused = [&](const char* adapter, const char* base, std::string_view part) {
     return fails_with<UserError>(
-        [&] { export_gguf_adapter(kAdapters / base, kAdapters / adapter, directory.path() / "x.gguf"); }, part);
+        [&] {
+          export_gguf_adapter(read_model_config(kAdapters / base), kAdapters / base, kAdapters / adapter,
+                              directory.path() / "x.gguf");
+        },
+        part);
   };
   EXPECT_TRUE(refused("saved", "own_head", "has no form in a GGUF adapter, which holds those of the layers' linears"));
   EXPECT_TRUE(refused("tokens", "own_head", "rows of the vocabulary have no form in a GGUF adapter"));

@@ -29,7 +29,7 @@ class GgufWholes : public testing::Test {
   }
   // Returns the bytes of a model's file.
   std::string exported(const fs::path& model) {
-    notes_ = export_gguf_model(model, model, at("x.gguf"), GgufFileType::Q8_0, "x");
+    notes_ = export_gguf_model(read_model_config(model), model, model, at("x.gguf"), GgufFileType::Q8_0, "x");
     return read_text(at("x.gguf"), 10'000'000);
   }
 
@@ -59,7 +59,7 @@ TEST_F(GgufWholes, TheTextOfAModelOfTextsAndImagesIsWrittenAsByItself) {
 TEST_F(GgufWholes, MistralSmallsTextComesBackAsItWas) {
   const fs::path text = imported("mistral_small");
   put_in_multimodal(text, at("whole"), "mistral3", "Mistral3ForConditionalGeneration", false);
-  export_gguf_model(at("whole"), at("whole"), at("x.gguf"), GgufFileType::BF16, "x");
+  export_gguf_model(read_model_config(at("whole")), at("whole"), at("whole"), at("x.gguf"), GgufFileType::BF16, "x");
   EXPECT_EQ(read_gguf({at("x.gguf")}).string("general.architecture"), "mistral3");
   import_gguf(at("x.gguf"), at("again"), Existing::Refuse);
   EXPECT_EQ(read_text(at("again") / "config.json", 100'000), read_text(text / "config.json", 100'000));
@@ -101,7 +101,7 @@ TEST_F(GgufWholes, AnAdapterOfGateAndUpIsOfBoth) {
   write_text(at("adapter") / "adapter_model.safetensors",
              layout_safetensors(tensors).header +
                  std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
-  export_gguf_adapter(at("hybrid"), at("adapter"), at("x.gguf"));
+  export_gguf_adapter(read_model_config(at("hybrid")), at("hybrid"), at("adapter"), at("x.gguf"));
   const GgufHeader header = read_gguf({at("x.gguf")});
   EXPECT_EQ(header.tensors().size(), 8u);
   const auto part = [&](const std::string& name) {
@@ -132,7 +132,7 @@ TEST_F(GgufWholes, CommandRPlusHas64Layers) {
       for (int layer = 1; name.starts_with("model.layers.0.") && layer < 64; ++layer)
         tensors[fmt::format("model.layers.{}.{}", layer, name.substr(15))] = numbers;
   });
-  export_gguf_model(at("large"), at("large"), at("x.gguf"), GgufFileType::BF16, "x");
+  export_gguf_model(read_model_config(at("large")), at("large"), at("large"), at("x.gguf"), GgufFileType::BF16, "x");
   const GgufHeader header = read_gguf({at("x.gguf")});
   const GgufTensor& gains = *header.find("blk.63.attn_q_norm.weight");
   EXPECT_EQ(gains.type, GgufType::F32);

@@ -216,10 +216,10 @@ TEST(ImageDataset, WhatIsAddedIsFound) {
   EXPECT_EQ(dataset.views(1)[1], (DatasetView{1, 15, 6, 2, 2}));
   const ImageTask task = dataset.all_images().task(dataset.images(3)[0]);
   EXPECT_EQ(task.source, "data.jsonl, line 1");
-  EXPECT_EQ(task.path, "");
-  EXPECT_EQ(task.bytes, std::string("\0\1\2", 3));
+  EXPECT_EQ(task.pictures.at(0).path, "");
+  EXPECT_EQ(task.pictures.at(0).bytes, std::string("\0\1\2", 3));
   EXPECT_EQ(std::pair(task.width, task.height), std::pair(int64_t{28}, int64_t{14}));
-  EXPECT_EQ(dataset.all_images().task(dataset.images(1)[0]).path, "a.png");
+  EXPECT_EQ(dataset.all_images().task(dataset.images(1)[0]).pictures.at(0).path, "a.png");
 }
 
 TEST(ImageDataset, WhatImagesTakeIsAskedForBefore) {

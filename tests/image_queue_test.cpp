@@ -24,8 +24,7 @@ const std::vector<std::string> kNames = {"noise.png", "one.png",    "420.jpg",  
 ImageTask task_of(const std::string& name, int line) {
   const ImageHeader header = read_image_header(image_path(name), name);
   return {.source = fmt::format("d.jsonl, line {}: {}", line, name),
-          .path = image_path(name),
-          .bytes = {},
+          .pictures = {{image_path(name), {}}},
           .width = header.shown_width(),
           .height = header.shown_height()};
 }
@@ -37,8 +36,9 @@ std::vector<ImageTask> tasks(int count) {
 }
 
 std::vector<float> rows_of(const ImageTask& task) {
-  const Image image = task.path.empty() ? decode_image(std::as_bytes(std::span(task.bytes)), "x").image
-                                        : decode_image(task.path, "x").image;
+  const auto& [path, bytes] = task.pictures.at(0);
+  const Image image =
+      path.empty() ? decode_image(std::as_bytes(std::span(bytes)), "x").image : decode_image(path, "x").image;
   std::vector<float> rows(
       static_cast<size_t>(plan_image(kProcessor, image.width, image.height, "x").patches * kProcessor.row_size()));
   write_patches(kProcessor, image, rows);
@@ -46,7 +46,8 @@ std::vector<float> rows_of(const ImageTask& task) {
 }
 
 int64_t bytes_of(const ImageTask& task) {
-  const auto file = task.path.empty() ? task.bytes.size() : std::filesystem::file_size(task.path);
+  const auto& [path, bytes] = task.pictures.at(0);
+  const auto file = path.empty() ? bytes.size() : std::filesystem::file_size(path);
   return processing_bytes(kProcessor, task.width, task.height, "x") + static_cast<int64_t>(file);
 }
 
@@ -60,8 +61,7 @@ std::function<std::optional<ImageTask>()> each_of(std::vector<ImageTask> tasks, 
 
 TEST(ImageQueue, RowsComeInTheOrderOfTheTasks) {
   std::vector<ImageTask> all = tasks(40);
-  all[7].bytes = image_text(kNames[7]);
-  all[7].path.clear();
+  all[7].pictures = {{{}, image_text(kNames[7])}};
   for (const int threads : {1, 2, 5}) {
     ImageQueue queue(kProcessor, each_of(all), threads, 1 << 28);
     for (const ImageTask& task : all) {
@@ -106,8 +106,8 @@ TEST(ImageQueue, TasksWaitForRoom) {
 
 TEST(ImageQueue, AnErrorComesInItsPlace) {
   std::vector<ImageTask> all = tasks(20);
-  all[5].path = image_path("bad_jpeg_cut_scan");
-  all[9].path = image_path("nowhere.png");
+  all[5].pictures[0].path = image_path("bad_jpeg_cut_scan");
+  all[9].pictures[0].path = image_path("nowhere.png");
   ImageQueue queue(kProcessor, each_of(all), 4, 1 << 28);
   for (size_t i = 0; i < 5; i++) EXPECT_EQ(queue.next()->rows, rows_of(all[i]));
   for (int i = 0; i < 2; i++)
@@ -116,7 +116,7 @@ TEST(ImageQueue, AnErrorComesInItsPlace) {
 
 TEST(ImageQueue, WhatIsMissingOrChangedIsNamed) {
   std::vector<ImageTask> missing = tasks(1), changed = tasks(1), thin = tasks(1);
-  missing[0].path = image_path("nowhere.png");
+  missing[0].pictures[0].path = image_path("nowhere.png");
   changed[0].width = 96;
   thin[0].width = 60000, thin[0].height = 1;
   const auto first = [](const std::vector<ImageTask>& tasks) {

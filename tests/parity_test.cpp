@@ -92,9 +92,7 @@ TEST_P(Parity, GenerationAfterALongPromptAgrees) {
     }
     tokens.row[0] = static_cast<int32_t>(std::min(prompt.size() - fed, static_cast<size_t>(kPrefillTokens))) - 1;
   });
-  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
-  });
+  take_logits(session, logits);
   for (; fed < prompt.size(); fed += static_cast<size_t>(kPrefillTokens)) {
     RuntimeScalars runtime;
     runtime.position = static_cast<int64_t>(fed);

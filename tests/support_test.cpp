@@ -91,7 +91,7 @@ struct GgufTypes {
 void add_written(GgufTypes& types, const fs::path& model, const std::string& name) {
   const fs::path file = model.parent_path() / "x.gguf", again = model.parent_path() / (name + ".again");
   try {
-    export_gguf_model(model, model, file, GgufFileType::BF16, name);
+    export_gguf_model(read_model_config(model), model, model, file, GgufFileType::BF16, name);
   } catch (const UserError&) {
     return;  // gguf_export_test and gguf_wholes_test say of which files that is expected
   }
@@ -128,7 +128,7 @@ std::string table() {
   const auto yes = [](bool is) { return is ? "yes" : "no"; };
   std::string text(kHeader);
   for (const auto& [type, families] : models) {
-    const auto all_store = [&](std::string_view kind) {
+    const auto all_store = [&families = families](std::string_view kind) {
       return std::ranges::all_of(families, [&](const std::string& family) { return stores(family, kind); });
     };
     text += fmt::format("| `{}` | {} | {} |", type, yes(all_store("final.")), yes(all_store("lora_final.")));

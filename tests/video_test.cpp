@@ -35,12 +35,11 @@ std::vector<ImageTask> steps_of(int64_t count) {
   std::vector<ImageTask> tasks;
   for (int64_t i = 0; i < count; i += 2) {
     tasks.push_back({.source = "v",
-                     .path = fixture("video/" + frame(i)),
-                     .bytes = {},
+                     .pictures = {{fixture("video/" + frame(i)), {}}},
                      .width = header.shown_width(),
                      .height = header.shown_height(),
                      .video = true});
-    if (i + 1 < count) tasks.back().later.push_back({fixture("video/" + frame(i + 1)), {}});
+    if (i + 1 < count) tasks.back().pictures.push_back({fixture("video/" + frame(i + 1)), {}});
   }
   return tasks;
 }
@@ -81,7 +80,7 @@ TEST(VideoRows, AreTheReferences) {
 
 TEST(VideoRows, AFrameThatChangedInSizeIsNoticed) {
   std::vector<ImageTask> tasks = steps_of(2);
-  tasks[0].later[0].path = fixture("video/small.png");
+  tasks[0].pictures[1].path = fixture("video/small.png");
   bool given = false;
   ImageQueue queue(
       small_frames(), [&] { return std::exchange(given, true) ? std::nullopt : std::optional(tasks[0]); }, 1, 1 << 30);
@@ -92,8 +91,8 @@ TEST(VideoRows, AFrameThatChangedInSizeIsNoticed) {
 TEST(VideoRows, AreKeptByTheContentOfTheirFrames) {
   std::vector<ImageTask> tasks = steps_of(3);
   const auto hash = [](const std::string& first, const std::string& later, bool video) {
-    ImageTask task{.source = "v", .path = {}, .bytes = first, .video = video};
-    if (!later.empty()) task.later.push_back({{}, later});
+    ImageTask task{.source = "v", .pictures = {{{}, first}}, .video = video};
+    if (!later.empty()) task.pictures.push_back({{}, later});
     return content_hash(task);
   };
   const std::set<uint64_t> hashes{hash("a", "", false), hash("a", "", true), hash("a", "b", true), hash("b", "a", true),
@@ -213,11 +212,12 @@ TEST_F(Videos, AnUnevenLastFrameIsAlone) {
   ASSERT_EQ(dataset.images(0).size(), 3u);
   const ImageTask first = dataset.all_images().task(dataset.images(0)[0]),
                   last = dataset.all_images().task(dataset.images(0)[2]);
-  EXPECT_EQ(first.path.filename(), frame(0));
-  ASSERT_EQ(first.later.size(), 1u);
-  EXPECT_EQ(first.later[0].path.filename(), frame(1));
-  EXPECT_EQ(last.path.filename(), frame(4));
-  EXPECT_TRUE(last.video && last.later.empty());
+  ASSERT_EQ(first.pictures.size(), 2u);
+  EXPECT_EQ(first.pictures[0].path.filename(), frame(0));
+  EXPECT_EQ(first.pictures[1].path.filename(), frame(1));
+  ASSERT_EQ(last.pictures.size(), 1u);
+  EXPECT_EQ(last.pictures[0].path.filename(), frame(4));
+  EXPECT_TRUE(last.video);
 }
 
 TEST_F(Videos, AVideoIsNeverCut) {

@@ -151,9 +151,7 @@ TEST_P(Vision, LogitsAfterAPromptWithImagesAgree) {
   session.load();
   Generator generator(session, {1, {}, {}});
   std::vector<float> logits;
-  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
-  });
+  take_logits(session, logits);
   const auto vocabulary = static_cast<size_t>(spec.model.vocabulary);
   for (const size_t s : {size_t{1}, size_t{2}, size_t{3}}) {
     const std::vector<int32_t>& ids = samples[s].ids;
@@ -319,9 +317,7 @@ TEST_P(VisionOfVideos, LogitsAgree) {
   session.load();
   Generator generator(session, {1, {}, {}});
   std::vector<float> logits;
-  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
-    logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
-  });
+  take_logits(session, logits);
   const auto vocabulary = static_cast<std::ptrdiff_t>(spec.model.vocabulary);
   const auto all = samples();
   for (const size_t s : {size_t{0}, size_t{1}, size_t{3}}) {

@@ -354,6 +354,23 @@ SumRanksOperands sum_ranks_operands(Operands& operands) {
   return of;
 }
 
+NormPartialsOperands norm_partials_operands(Operands& operands) {
+  NormPartialsOperands of{};
+  while (operands.left() > 1) {
+    of.gradients.push_back(operands.dense("g", kActivation));
+    of.first.push_back(of.units);
+    of.units += ceil_div(of.gradients.back().count(), kUnit);
+  }
+  const std::vector<TensorView>& all = of.gradients;
+  operands.expect(!all.empty() && all.size() <= NormPartials::kMost, "found {} gradients, expected 1 to {}", all.size(),
+                  NormPartials::kMost);
+  operands.expect(std::ranges::all_of(all, [&](const TensorView& g) { return g.dtype == all[0].dtype; }),
+                  "found gradients of two dtypes, expected one");
+  of.partial = operands.vector("partial", {DType::F32}, of.units).as<float>();
+  operands.done();
+  return of;
+}
+
 TreeSumOperands tree_sum_operands(const TreeSum& sum, Operands& operands) {
   TreeSumOperands of{};
   of.x = operands.take("x", {DType::F32});

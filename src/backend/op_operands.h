@@ -2,6 +2,8 @@
 // are taken here but its scratch, which the backend takes next.
 #pragma once
 
+#include <vector>
+
 #include "backend/operands.h"
 
 namespace snug {
@@ -172,6 +174,15 @@ struct SumRanksOperands {
   TensorView parts, sum;
 };
 SumRanksOperands sum_ranks_operands(Operands& operands);
+
+// Holds one gradient or several, of one dtype, with the number of the first unit of each among the units of all.
+struct NormPartialsOperands {
+  std::vector<TensorView> gradients;
+  std::vector<int64_t> first;
+  int64_t units;
+  float* partial;
+};
+NormPartialsOperands norm_partials_operands(Operands& operands);
 
 // Holds `count` values, of which every `block` are summed.
 struct TreeSumOperands {

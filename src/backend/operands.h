@@ -31,6 +31,8 @@ class Operands {
   const TensorView& vector(std::string_view what, DTypes dtypes, int64_t count);
   // Takes dense bytes, at least this many; returns null and takes none if none are needed.
   std::byte* scratch(uint64_t bytes);
+  // Returns how many have not been taken.
+  size_t left() const { return views_.size() - next_; }
   void done() const;
 
   // Throws unless a further condition on the operands taken holds.

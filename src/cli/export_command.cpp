@@ -132,13 +132,12 @@ std::vector<std::string> write_export(const JobConfig& options, std::optional<Gg
   }
   std::vector<std::string> notes;
   try {
-    notes = type ? export_gguf_model(weights, files, directory / name, *type, title_of(given), options.family)
-                 : export_gguf_adapter(options.model, options.adapter, directory / name, options.family);
+    const ModelConfig config = read_model_config(type ? files : fs::path(options.model), options.family);
+    if (!merges(options, type)) notes = config.notes;  // else said with the job
+    std::ranges::move(type ? export_gguf_model(config, weights, files, directory / name, *type, title_of(given))
+                           : export_gguf_adapter(config, options.model, options.adapter, directory / name),
+                      std::back_inserter(notes));
     Modelfile modelfile = modelfile_of(options, files, notes);
-    if (!merges(options, type)) {  // else said with the job
-      const std::vector<std::string> of_model = read_model_config(options.model, options.family).notes;
-      notes.insert(notes.begin(), of_model.begin(), of_model.end());
-    }
     modelfile.from = type ? "./" + name.string() : base_of_adapter(options, notes).string();
     if (!type) modelfile.adapter = "./" + name.string();
     write_text(directory / kModelfile, write_modelfile(modelfile));

@@ -82,22 +82,21 @@ std::vector<std::string_view> DatasetImages::paths(const DatasetImage& image) co
 std::string_view DatasetImages::source(const DatasetImage& image) const { return text(image, 0, image.source_bytes); }
 
 ImageTask DatasetImages::task(const DatasetImage& image) const {
-  const std::vector<std::string_view> files = paths(image);
   ImageTask task{.source = std::string(source(image)),
-                 .path = files[0],
-                 .bytes = std::string(text(image, uint64_t{image.source_bytes} + image.path_bytes, image.held_bytes)),
+                 .pictures = {},
                  .width = image.width,
                  .height = image.height,
                  .video = image.step > 0};
-  for (size_t i = 1; i < files.size(); i++) task.later.push_back({files[i], {}});
+  for (const std::string_view path : paths(image)) task.pictures.push_back({path, {}});
+  ImageTask::Picture& first = task.pictures[0];
+  first.bytes = text(image, uint64_t{image.source_bytes} + image.path_bytes, image.held_bytes);
   if (image.place_bytes == 0) return task;
-  const File file = open_image(task.path, task.source);
+  const File file = open_image(first.path, task.source);
   if (image.place > file.size() || image.place_bytes > file.size() - image.place)
     user_error("{}: the file ends before it, expected it as when the data was read: the file has changed", task.source);
   std::string url(image.place_bytes, '\0');
   file.read(image.place, std::as_writable_bytes(std::span(url)));
-  task.bytes = bytes_of_data_url(url, task.source);
-  task.path.clear();
+  first = {{}, bytes_of_data_url(url, task.source)};
   return task;
 }
 

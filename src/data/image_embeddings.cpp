@@ -17,24 +17,21 @@ constexpr uint64_t kMostImageBytes = uint64_t{1} << 32;
 
 ImageTask task_in_memory(const Dataset& dataset, const DatasetImage& image) {
   ImageTask task = dataset.all_images().task(image);
-  const auto read = [&](std::filesystem::path& path, std::string& bytes) {
-    if (path.empty()) return;
+  for (auto& [path, bytes] : task.pictures) {
+    if (path.empty()) continue;
     if (!is_file(path))
       user_error("{}: {} is no file, expected it as when the data was read", task.source, path.string());
     bytes = read_text(path, kMostImageBytes);
     path.clear();
-  };
-  read(task.path, task.bytes);
-  for (ImageTask::Picture& picture : task.later) read(picture.path, picture.bytes);
+  }
   return task;
 }
 
 uint64_t content_hash(const ImageTask& task) {
-  uint64_t hash = snug::hash_of(task.bytes);
-  if (!task.video) return hash;
   // A frame is resized by other bounds than an image of the same bytes.
-  hash = snug::hash_of(std::span<const char>(std::string_view("a video's frames")), hash);
-  for (const ImageTask::Picture& picture : task.later) hash = snug::hash_of(std::span<const char>(picture.bytes), hash);
+  uint64_t hash = task.video ? snug::hash_of(std::string_view("a video's frames")) : 0;
+  for (const ImageTask::Picture& picture : task.pictures)
+    hash = snug::hash_of(std::span<const char>(picture.bytes), hash);
   return hash;
 }
 

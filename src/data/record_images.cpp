@@ -5,6 +5,7 @@
 #include <cctype>
 #include <map>
 
+#include "base/ascii.h"
 #include "data/record_keys.h"
 
 namespace snug {
@@ -298,8 +299,7 @@ std::string text_of_image_part(const JsonObject& part, const RecordFields& field
 }
 
 bool names_video_file(std::string_view name) {
-  std::string ending(name.substr(std::min(name.rfind('.'), name.size())));
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string ending = lower_case(name.substr(std::min(name.rfind('.'), name.size())));
   constexpr std::array<std::string_view, 8> kEndings = {".mp4",  ".mov", ".m4v", ".mkv",
                                                         ".webm", ".avi", ".mpg", ".mpeg"};
   return std::ranges::find(kEndings, ending) != kEndings.end();

@@ -131,8 +131,7 @@ PlannedImage SampleImages::plan_video(const ImageReference& video, const std::fi
     if (step.time > steps * planned.plan.tokens)
       user_error(
           "{}: found {} frames a second, at which step {} has the position {} in time and {} tokens before it, "
-          "expected "
-          "no later positions than tokens: take more frames of a second, or larger ones",
+          "expected no later positions than tokens: take more frames of a second, or larger ones",
           video.place, video.frames_a_second, steps, step.time, steps * planned.plan.tokens);
     planned.later.push_back(std::move(step));
   }

@@ -15,9 +15,9 @@ namespace {
 constexpr std::chrono::milliseconds kHeartbeatInterval{500};
 
 // Decodes a picture of a task. Throws UserError for one that has changed in size.
-DecodedImage decoded_picture(const ImageTask& task, const std::filesystem::path& path, const std::string& bytes) {
-  DecodedImage decoded =
-      path.empty() ? decode_image(std::as_bytes(std::span(bytes)), task.source) : decode_image(path, task.source);
+DecodedImage decoded_picture(const ImageTask& task, const ImageTask::Picture& picture) {
+  DecodedImage decoded = picture.path.empty() ? decode_image(std::as_bytes(std::span(picture.bytes)), task.source)
+                                              : decode_image(picture.path, task.source);
   const Image& image = decoded.image;
   if (image.width != task.width || image.height != task.height)
     user_error("{}: found {} x {} pixels, expected {} x {} as when the run was planned: the file has changed",
@@ -32,15 +32,13 @@ ImageProcessor processor_of(const ImageProcessor& processor, const ImageTask& ta
 ImageRows process(const ImageProcessor& images, const ImageTask& task) {
   const ImageProcessor processor = processor_of(images, task);
   ImageRows out{.plan = plan_image(processor, task.width, task.height, task.source), .rows = {}, .warning = {}};
-  const auto add = [&](const std::filesystem::path& path, const std::string& bytes, int64_t frame) {
-    const DecodedImage decoded = decoded_picture(task, path, bytes);
+  int64_t frame = 0;
+  for (const ImageTask::Picture& picture : task.pictures) {
+    const DecodedImage decoded = decoded_picture(task, picture);
     out.rows.resize(static_cast<size_t>(out.plan.patches * processor.row_size()));
-    write_patches(processor, decoded.image, out.rows, frame);
+    write_patches(processor, decoded.image, out.rows, frame++);
     if (!decoded.warning.empty()) out.warning = fmt::format("{}: {}", task.source, decoded.warning);
-  };
-  add(task.path, task.bytes, 0);
-  int64_t frame = 1;
-  for (const ImageTask::Picture& picture : task.later) add(picture.path, picture.bytes, frame++);
+  }
   return out;
 }
 
@@ -49,14 +47,13 @@ int64_t rows_bytes(const ImageRows& rows) { return static_cast<int64_t>(rows.row
 // Returns what a task takes until it is done; 0 for one that will fail.
 int64_t task_bytes(const ImageProcessor& processor, const ImageTask& task) {
   std::error_code missing;
-  const auto bytes_of = [&](const std::filesystem::path& path, const std::string& bytes) {
-    return path.empty() ? bytes.size() : std::filesystem::file_size(path, missing);
-  };
-  uint64_t files = bytes_of(task.path, task.bytes);
-  for (const ImageTask::Picture& picture : task.later)
-    if (!missing) files += bytes_of(picture.path, picture.bytes);
-  if (missing) return 0;
-  return processing_bytes(processor_of(processor, task), task.width, task.height, task.source, !task.later.empty()) +
+  uint64_t files = 0;
+  for (const ImageTask::Picture& picture : task.pictures) {
+    files += picture.path.empty() ? picture.bytes.size() : std::filesystem::file_size(picture.path, missing);
+    if (missing) return 0;
+  }
+  return processing_bytes(processor_of(processor, task), task.width, task.height, task.source,
+                          task.pictures.size() > 1) +
          static_cast<int64_t>(files);
 }
 

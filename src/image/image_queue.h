@@ -19,18 +19,16 @@
 namespace snug {
 
 // Names an image that is to be processed, and the size that it was planned with. Of a video it names the frames of one
-// step, which are the first one and `later`: fewer than a row has, where the last is repeated.
+// step: fewer than a row has, where the last is repeated.
 struct ImageTask {
   struct Picture {
-    std::filesystem::path path;  // or empty, where the bytes are here
+    std::filesystem::path path;  // or empty, where the bytes stood in the data
     std::string bytes;
   };
-  std::string source;          // for messages: file, line and image
-  std::filesystem::path path;  // or empty, where the bytes stood in the data
-  std::string bytes;
-  int64_t width = 0, height = 0;  // upright, of every frame
+  std::string source;             // for messages: file, line and image
+  std::vector<Picture> pictures;  // one, or the frames
+  int64_t width = 0, height = 0;  // upright, of each
   bool video = false;
-  std::vector<Picture> later{};
 };
 
 struct ImageRows {

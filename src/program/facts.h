@@ -23,7 +23,8 @@ struct Kernel {
   // Holds, for attention, the columns of a head that the kernel computes, padding included; 0: as many as the head has.
   int64_t columns = 0;
   bool without_tensor_cores = false;  // it runs at the rates of fp32, whatever its dtypes are
-  // Says by what an op takes longer than at the kernel's rate, where its work is cut into too few parts for the device.
+  // Says by what an op takes longer than at its kind's rate: its kernel is not the one that has the rate, or its work
+  // is cut into too few parts for the device.
   double stretch = 1;
 };
 

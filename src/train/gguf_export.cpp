@@ -252,10 +252,9 @@ std::vector<float> scaled_rows(const TensorRows& b, const LoraPair& pair, double
 
 }  // namespace
 
-std::vector<std::string> export_gguf_model(const fs::path& model, const fs::path& files, const fs::path& file,
-                                           GgufFileType file_type, const std::string& title, std::string_view family,
+std::vector<std::string> export_gguf_model(const ModelConfig& config, const fs::path& model, const fs::path& files,
+                                           const fs::path& file, GgufFileType file_type, const std::string& title,
                                            const Heartbeat& heartbeat) {
-  const ModelConfig config = read_model_config(files, family);
   const GgufSizes sizes = gguf_sizes(config, files);
   std::vector<GgufTensorName> names = gguf_tensor_names(sizes);
   const auto index = SafetensorsIndex::open_model(model);
@@ -291,9 +290,8 @@ std::vector<std::string> export_gguf_model(const fs::path& model, const fs::path
   return notes;
 }
 
-std::vector<std::string> export_gguf_adapter(const fs::path& model, const fs::path& adapter, const fs::path& file,
-                                             std::string_view family, const Heartbeat& heartbeat) {
-  const ModelConfig config = read_model_config(model, family);
+std::vector<std::string> export_gguf_adapter(const ModelConfig& config, const fs::path& model, const fs::path& adapter,
+                                             const fs::path& file, const Heartbeat& heartbeat) {
   const GgufSizes sizes = gguf_sizes(config, model);
   const AdapterFiles files = open_adapter(adapter, config.spec.embedding, config.spec.head);
   if (files.config.scores)

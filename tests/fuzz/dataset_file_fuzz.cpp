@@ -37,7 +37,7 @@ void check_samples(const snug::Dataset& dataset) {
     for (const snug::DatasetImage& image : dataset.images(s)) {
       if (image.begin >= image.end || image.end > length) abort();
       const snug::ImageTask task = dataset.all_images().task(image);
-      if (task.path.empty() == task.bytes.empty()) abort();
+      if (task.pictures.at(0).path.empty() == task.pictures.at(0).bytes.empty()) abort();
     }
     for (const snug::DatasetView& view : dataset.views(s))
       if (view.image >= dataset.images(s).size() || view.begin + int64_t{view.tokens} > length || view.patches() < 1)

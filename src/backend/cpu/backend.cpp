@@ -82,7 +82,7 @@ struct Bind {
   Launch operator()(const Distillation& a) const { return cpu::bind_distillation(a, operands); }
   Launch operator()(const SoftCap& a) const { return cpu::bind_soft_cap(a, operands); }
   Launch operator()(const LossSum& a) const { return cpu::bind_loss_sum(a, operands); }
-  Launch operator()(const NormPartials&) const { return cpu::bind_norm_partials(views.size() - 1, operands); }
+  Launch operator()(const NormPartials&) const { return cpu::bind_norm_partials(operands); }
   Launch operator()(const ClipFactor& a) const { return cpu::bind_clip_factor(a, operands); }
   Launch operator()(const AdamW& a) const { return cpu::bind_adamw(a, operands); }
   Launch operator()(const Lion& a) const { return cpu::bind_lion(a, operands); }

@@ -62,7 +62,7 @@ Launch bind_dequantize(const Dequantize& dequantize, Operands operands);
 
 Launch bind_column_sum(Operands operands);
 Launch bind_sum_ranks(const SumRanks& sum, Operands operands);
-Launch bind_norm_partials(size_t gradients, Operands operands);
+Launch bind_norm_partials(Operands operands);
 Launch bind_tree_sum(const TreeSum& sum, Operands operands);
 Launch bind_clip_factor(const ClipFactor& clip, Operands operands);
 

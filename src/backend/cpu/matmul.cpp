@@ -39,14 +39,13 @@ MatmulSpec slice_spec(const MatmulSpec& spec, int64_t k, bool add) {
   const auto dense = [](std::array<int64_t, 2> strides, int64_t rows, int64_t cols) {
     return strides[1] == 1 ? std::array<int64_t, 2>{cols, 1} : std::array<int64_t, 2>{1, rows};
   };
-  return {.m = spec.m,
-          .n = spec.n,
-          .k = k,
-          .a_strides = dense(spec.a_strides, spec.m, k),
-          .b_strides = dense(spec.b_strides, k, spec.n),
-          .c_stride = spec.n,
-          .d_stride = spec.n,
-          .addend = add ? MatmulSpec::Addend::InPlace : MatmulSpec::Addend::None};
+  MatmulSpec slice = sums_spec(spec);
+  slice.k = k;
+  slice.factors = DType::F32;
+  slice.a_strides = dense(spec.a_strides, spec.m, k);
+  slice.b_strides = dense(spec.b_strides, k, spec.n);
+  if (add) slice.addend = MatmulSpec::Addend::InPlace;
+  return slice;
 }
 
 // Widens a matrix of rows x cols elements to fp32, without gaps between its lines (rows, or columns if those are

@@ -59,28 +59,15 @@ Launch bind_sum_ranks(const SumRanks& attrs, Operands operands) {
   });
 }
 
-Launch bind_norm_partials(size_t gradients, Operands operands) {
-  operands.expect(gradients > 0 && gradients <= NormPartials::kMost, "found {} gradients, expected 1 to {}", gradients,
-                  NormPartials::kMost);
-  std::vector<TensorView> all;
-  std::vector<int64_t> first;  // by gradient: its first unit
-  int64_t units = 0;
-  for (size_t i = 0; i < gradients; i++) {
-    all.push_back(operands.dense("g", kActivation));
-    first.push_back(units);
-    units += ceil_div(all.back().count(), kUnit);
-  }
-  float* const partial = operands.vector("partial", {DType::F32}, units).as<float>();
-  operands.done();
-  operands.expect(std::ranges::all_of(all, [&](const TensorView& g) { return g.dtype == all[0].dtype; }),
-                  "found gradients of two dtypes, expected one");
-  return dispatch_activation(all.at(0).dtype, [&]<class T>() -> Launch {
+Launch bind_norm_partials(Operands operands) {
+  const NormPartialsOperands of = norm_partials_operands(operands);
+  return dispatch_activation(of.gradients[0].dtype, [&]<class T>() -> Launch {
     return [=](const RuntimeScalars&) {
-      share_rows(units, kUnit, [&](int64_t unit) {
-        const auto which = static_cast<size_t>(std::ranges::upper_bound(first, unit) - first.begin()) - 1;
-        const int64_t begin = (unit - first[which]) * kUnit;
-        const T* const x = all[which].as<T>() + begin;
-        partial[unit] = sum(std::min(kUnit, all[which].count() - begin), [=](int64_t i) {
+      share_rows(of.units, kUnit, [&](int64_t unit) {
+        const auto which = static_cast<size_t>(std::ranges::upper_bound(of.first, unit) - of.first.begin()) - 1;
+        const int64_t begin = (unit - of.first[which]) * kUnit;
+        const T* const x = of.gradients[which].as<T>() + begin;
+        of.partial[unit] = sum(std::min(kUnit, of.gradients[which].count() - begin), [=](int64_t i) {
           const float value = to_float(x[i]);
           return value * value;
         });

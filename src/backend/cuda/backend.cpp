@@ -93,7 +93,7 @@ struct Bind {
   Launch operator()(const Distillation& a) const { return cuda::bind_distillation(a, operands, stream); }
   Launch operator()(const SoftCap& a) const { return cuda::bind_soft_cap(a, operands, stream); }
   Launch operator()(const LossSum& a) const { return cuda::bind_loss_sum(a, operands, stream); }
-  Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(views.size() - 1, operands, stream); }
+  Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(operands, stream); }
   Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
   Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
   Launch operator()(const Lion& a) const { return cuda::bind_lion(a, operands, stream); }

@@ -67,7 +67,7 @@ Launch bind_dequantize(const Dequantize& dequantize, Operands operands, cudaStre
 
 Launch bind_column_sum(Operands operands, cudaStream_t stream);
 Launch bind_sum_ranks(const SumRanks& sum, Operands operands, cudaStream_t stream);
-Launch bind_norm_partials(size_t gradients, Operands operands, cudaStream_t stream);
+Launch bind_norm_partials(Operands operands, cudaStream_t stream);
 Launch bind_tree_sum(const TreeSum& sum, Operands operands, cudaStream_t stream);
 Launch bind_clip_factor(const ClipFactor& clip, Operands operands, cudaStream_t stream);
 Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream);

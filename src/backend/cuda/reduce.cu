@@ -202,27 +202,20 @@ Launch bind_sum_ranks(const SumRanks& attrs, Operands operands, cudaStream_t str
   });
 }
 
-Launch bind_norm_partials(size_t gradients, Operands operands, cudaStream_t stream) {
-  operands.expect(gradients > 0 && gradients <= NormPartials::kMost, "found {} gradients, expected 1 to {}", gradients,
-                  NormPartials::kMost);
-  std::vector<TensorView> all;
-  for (size_t i = 0; i < gradients; i++) all.push_back(operands.dense("g", kActivation));
-  return dispatch_activation(all.at(0).dtype, [&]<class T>() {
-    Gradients<T> of{};
+Launch bind_norm_partials(Operands operands, cudaStream_t stream) {
+  const NormPartialsOperands of = norm_partials_operands(operands);
+  return dispatch_activation(of.gradients[0].dtype, [&]<class T>() {
+    Gradients<T> all{.g = {}, .n = {}, .first = {}, .count = static_cast<int>(of.gradients.size()), .units = of.units};
     bool words = true;
-    for (const TensorView& g : all) {
-      operands.expect(g.dtype == all[0].dtype, "found gradients of two dtypes, expected one");
-      of.g[of.count] = g.as<T>();
-      of.n[of.count] = g.count();
-      of.first[of.count++] = of.units;
-      of.units += ceil_div(g.count(), kUnit);
-      words = words && reinterpret_cast<uintptr_t>(g.data) % 4 == 0;
+    for (size_t i = 0; i < of.gradients.size(); i++) {
+      all.g[i] = of.gradients[i].as<T>();
+      all.n[i] = of.gradients[i].count();
+      all.first[i] = of.first[i];
+      words = words && reinterpret_cast<uintptr_t>(of.gradients[i].data) % 4 == 0;
     }
-    float* const partial = operands.vector("partial", {DType::F32}, of.units).template as<float>();
-    operands.done();
-    const auto launch = [=]<int N>() -> Launch {
+    const auto launch = [all, partial = of.partial, stream]<int N>() -> Launch {
       return [=](const RuntimeScalars&) {
-        norm_partials_kernel<N><<<blocks_of(of.units * (32 / N), kThreads), kThreads, 0, stream>>>(of, partial);
+        norm_partials_kernel<N><<<blocks_of(all.units * (32 / N), kThreads), kThreads, 0, stream>>>(all, partial);
         check_launch("norm_partials");
       };
     };

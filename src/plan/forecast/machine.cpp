@@ -45,10 +45,6 @@ DType kernel_dtype(const Op& op) {
 // 0.66 to 0.89 and 0.57 to 0.82 on an H100, by either kind of tiles, with heads of 128 and 256.
 constexpr std::array kCappedShare{0.75, 0.67};
 
-// On Hopper, attention by the tiles of other cards reaches this share of the rate of its own, forward and backward:
-// heads of 100 on an H100, whose rows are read 8 bytes at a time.
-constexpr std::array kTiledShare{0.41, 0.35};
-
 // With this many cards the bus is as slow as with more: each has its own way to the host, and groups of cards share
 // what is behind it.
 constexpr int kMostSharing = 4;
@@ -273,9 +269,7 @@ class OpForecast {
     if (by_dim.sizes.empty()) return roughly();
     const auto dim = static_cast<double>(a.shape.dim + a.dim_of_values()) / 2,
                columns = kernel.columns ? static_cast<double>(kernel.columns) : dim;
-    double share = a.cap > 0 && kernel.columns ? kCappedShare[backward] : 1;
-    // Heads of another size have faster tiles.
-    if (kernel.columns && !kernel.slow.empty() && kernel.stretch == 1) share *= kTiledShare[backward];
+    const double share = a.cap > 0 && kernel.columns ? kCappedShare[backward] : 1;
     return kernel.stretch * work_.flops * columns / dim / by_dim.at(columns) / share;
   }
 
