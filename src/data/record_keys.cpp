@@ -19,8 +19,10 @@ constexpr unsigned kEverywhere = kRecords | kMessage | bit(KeysOf::Part);
 
 // Returns what is expected, with the names of options in the places of their fields.
 std::string with_names(std::string_view expected) {
-  const auto named = [](const char* field) { return fmt::arg(field, option_name(field)); };
-  return fmt::format(fmt::runtime(expected), named("columns"), named("objective"), named("prompt"), named("template"));
+  const std::string columns = option_name("columns"), objective = option_name("objective");
+  const std::string prompt = option_name("prompt"), chat_template = option_name("template");
+  return fmt::format(fmt::runtime(expected), fmt::arg("columns", columns), fmt::arg("objective", objective),
+                     fmt::arg("prompt", prompt), fmt::arg("template", chat_template));
 }
 
 // Says which values of a key are refused; the others change nothing, or are judged by the tables below.
@@ -35,8 +37,7 @@ struct RefusedKeys {
 
 constexpr std::string_view kNoTools =
     "none: what may be called is 'tools' of a conversation, calls are 'tool_calls' of an assistant's messages, and "
-    "what "
-    "came of one is a message of the role 'tool'";
+    "what came of one is a message of the role 'tool'";
 constexpr std::string_view kWhereDocumentsBegin =
     "none: 'position_ids' that begin again at 0 say where documents begin";
 
