@@ -139,14 +139,15 @@ class Forecaster {
     auto host = [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& pass) {
       if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec.cut, spec.model.vocabulary);
     };
-    Executor executor(compiled.set, compiled.plan, backend, arena, nullptr, host, LaneMode::Inline, pricing_.threads);
-    executor.run(compiled.at(Task::Load), {});
+    const auto executor =
+        make_executor(compiled.set, compiled.plan, backend, arena, nullptr, host, LaneMode::Inline, pricing_.threads);
+    executor->run(compiled.at(Task::Load), {});
     Spent spent{step_seconds(compiled, pricing_), 1e9};
     for (int step = 1; step <= steps_; step++) {
       RuntimeScalars pass{.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens()), .step = step};
       const double start = clock_();
       auto issue = [&](Task task) {
-        executor.run(compiled.at(task), pass);
+        executor->run(compiled.at(task), pass);
         for (const Op& op : compiled.set.programs[compiled.at(task)].ops)
           rows_[TimedBackend::row_of(op)].forecast +=
               seconds(op, compiled.set.buffers, pricing_.machine, pricing_.threads);

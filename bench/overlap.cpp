@@ -108,22 +108,22 @@ class Runner {
         compiled_(compiled),
         set_(std::move(set)),
         arena_(backend_, compiled.plan, s.disk_dir),
-        executor_(
+        executor_(make_executor(
             set_, compiled.plan, backend_, arena_, nullptr,
             [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& pass) {
               if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec_.cut, spec_.model.vocabulary);
             },
-            only == Lane::Compute ? LaneMode::Inline : LaneMode::Threads, 1) {}
+            only == Lane::Compute ? LaneMode::Inline : LaneMode::Threads, 1)) {}
 
   void load() {
-    executor_.run(compiled_.at(Task::Load), {});
-    executor_.finish();
+    executor_->run(compiled_.at(Task::Load), {});
+    executor_->finish();
   }
   // Seconds of one of several steps in a row.
   double steps(int count) {
     const double start = seconds_now();
     for (int i = 0; i < count; i++) step();
-    executor_.finish();
+    executor_->finish();
     return (seconds_now() - start) / count;
   }
 
@@ -136,9 +136,9 @@ class Runner {
       events += 2 * set_.programs[p].ops.size();
     }
     Trace trace(std::move(programs), events);
-    executor_.note_in(&trace);
+    executor_->note_in(&trace);
     steps(2);
-    executor_.note_in(nullptr);
+    executor_->note_in(nullptr);
     write_text(path, trace_json(set_, compiled_.plan, trace.events(), 0));
   }
 
@@ -149,9 +149,9 @@ class Runner {
     for (size_t i = 0; i < compiled_.passes.size(); i++) {
       const bool updates = i == 0 && before.step > 0 && compiled_.has(Task::Flush);
       const Task task = compiled_.passes[i];
-      executor_.run(compiled_.at(updates ? pending(task) : task), facts_, {}, updates ? &before : nullptr);
+      executor_->run(compiled_.at(updates ? pending(task) : task), facts_, {}, updates ? &before : nullptr);
     }
-    executor_.run(compiled_.at(Task::Update), facts_);
+    executor_->run(compiled_.at(Task::Update), facts_);
   }
 
   const JobSpec& spec_;
@@ -159,7 +159,7 @@ class Runner {
   ProgramSet set_;
   PinnedBackend backend_;
   Arena arena_;
-  Executor executor_;
+  std::unique_ptr<Executor> executor_;
   RuntimeScalars facts_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <latch>
 #include <numeric>
+#include <thread>
 
 #include "comm/threads.h"
 #include "packed.h"
@@ -98,12 +99,12 @@ std::vector<std::vector<uint8_t>> run(LaneMode mode, int64_t steps) {
         auto host = [rank](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
           std::fill_n(views[0].as<uint8_t>(), views[0].count(), static_cast<uint8_t>(runtime.step + 7 * rank));
         };
-        Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, mode, 1);
+        const auto executor = make_executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, mode, 1);
         Trace trace({0}, 1000);
-        executor.note_in(&trace);
-        for (int64_t step = 1; step <= steps; step++) executor.run(0, {.step = step});
-        executor.finish();
-        const TensorView sum = executor.view({0, Access::Read, DType::U8, {64}, 0, 64});
+        executor->note_in(&trace);
+        for (int64_t step = 1; step <= steps; step++) executor->run(0, {.step = step});
+        executor->finish();
+        const TensorView sum = executor->view({0, Access::Read, DType::U8, {64}, 0, 64});
         sums[rank].assign(sum.as<uint8_t>(), sum.as<uint8_t>() + 64);
       });
   }
@@ -136,10 +137,11 @@ TEST_P(ExecutorError, EndsAllLanesOnAllRanks) {
         auto host = [rank](const HostTask&, std::span<const TensorView>, RuntimeScalars& runtime) {
           if (rank == 1 && runtime.step == 5) device_error("no more");
         };
-        Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, GetParam(), 1);
+        const auto executor =
+            make_executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, GetParam(), 1);
         try {
-          for (int64_t step = 1; step <= 9; step++) executor.run(0, {.step = step});
-          executor.finish();
+          for (int64_t step = 1; step <= 9; step++) executor->run(0, {.step = step});
+          executor->finish();
         } catch (const DeviceError& error) {
           said[rank] = error.what();
         }

@@ -49,8 +49,8 @@ Session::Session(JobSpec spec, Compiled compiled, const Resources& resources)
       clipped_ = scalars.factor != 1 || scalars.finite == 0;
     }
   };
-  executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host,
-                                         resources.lanes, resources.threads);
+  executor_ =
+      make_executor(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, resources.lanes, resources.threads);
   // A device that waits for another must not hold up the driver, as that one's rank may still prepare.
   barrier("the end of preparations");
 }
