@@ -1,6 +1,7 @@
 // Images from data files to a model that answers from pixels, by the program itself, on a tower of two layers.
 #include <cstring>
 
+#include "base/file_lock.h"
 #include "cli_fixture.h"
 
 namespace snug {
@@ -454,6 +455,35 @@ TEST_F(Images, RowsAreKeptWhereTheyAreUsedAgain) {
   const Outcome trained = run(adapt({"--overwrite", "--freeze-projector", "false", "--image-cache", "on"}));
   EXPECT_EQ(trained.code, 2) << trained.err;
   EXPECT_THAT(trained.err, HasSubstr("image_cache: found on, expected auto or off"));
+}
+
+// What a run needs until its end is not taken from it by one that begins.
+TEST_F(Images, RowsThatARunUsesAreNotRemoved) {
+  make_base();
+  run_well(adapt({}));
+  const auto files = [&] {
+    std::vector<fs::path> all;
+    for (const auto& entry : fs::recursive_directory_iterator(at("cache/images")))
+      if (entry.is_regular_file() && !entry.path().has_extension()) all.push_back(entry.path());
+    return all;
+  };
+  ASSERT_EQ(files().size(), 2u);
+  const uint64_t bytes = fs::file_size(files()[0]) + fs::file_size(files()[1]);
+  // Another run, of one image in other sizes, has room for its own rows alone.
+  Words other = adapt({"--out", "other", "--image-min-pixels", "784", "--image-max-pixels", "784", "--image-cache",
+                       "on", "--disk-memory"});
+  other.push_back(std::to_string(bytes));
+  {
+    const FileLock used = FileLock::in_use(files()[0].parent_path());
+    ASSERT_TRUE(used.holds());
+    const Outcome refused = run(other);
+    EXPECT_EQ(refused.code, 3) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("and other runs use what lies in "));
+    EXPECT_EQ(files().size(), 2u);
+  }
+  const fs::path before = files()[0].parent_path();
+  run_well(other);
+  EXPECT_LT(std::ranges::count(files(), before, &fs::path::parent_path), 2);
 }
 
 // What the plan says is what the run takes, and neither the tower's weights nor its passes are in it.

@@ -118,7 +118,6 @@ TEST(ImagePacking, ABlockHasRoomForItsPatches) {
   options.shuffle = false;
   const auto blocks = [&] {
     Packer packer(dataset, all_samples(4), options);
-    EXPECT_EQ(packer.most_patches(), 16);
     EpochBlocks out = packer.reserve();
     packer.build(0, out);
     EXPECT_EQ(packer.count(0), out.count());
@@ -142,6 +141,24 @@ TEST(ImagePacking, ABlockHasRoomForItsPatches) {
   EXPECT_THROW(blocks(), InternalError);
 }
 
+// So that images alone do not decide how many samples a block has.
+TEST(ImagePacking, BlocksNeedRoomForWhatTheyHaveByTheirTokens) {
+  const Dataset dataset = dataset_of(
+      {sample_of(10, {{2, 6, 4, 4}}), sample_of(10, {{2, 6, 4, 4}}), sample_of(10, {}), sample_of(10, {{2, 6, 2, 2}})});
+  PackingOptions options;
+  options.shuffle = false;
+  const auto most = [&](int64_t length) {
+    options.sequence_length = length;
+    return Packer(dataset, all_samples(4), options).most_patches();
+  };
+  EXPECT_EQ(most(64), 36);
+  EXPECT_EQ(most(30), 32);
+  EXPECT_EQ(most(10), 16);
+  options.packing = false;
+  EXPECT_EQ(most(64), 16);
+  EXPECT_EQ(Packer(dataset_of({sample_of(10, {})}), all_samples(1), options).most_patches(), 0);
+}
+
 TEST(ImagePacking, APassHasThePatchesOfTheRankWithTheMost) {
   const Dataset dataset = dataset_of({sample_of(10, {{2, 6, 4, 4}}), sample_of(10, {}),
                                       sample_of(10, {{2, 6, 2, 2}, {6, 9, 2, 6}}), sample_of(10, {{2, 6, 2, 2}})});
@@ -149,28 +166,31 @@ TEST(ImagePacking, APassHasThePatchesOfTheRankWithTheMost) {
   options.sequence_length = 10;
   options.shuffle = false;
   BlockStream stream(dataset, all_samples(4), options, {2, 2, 1}, {std::nullopt, 1});
-  EXPECT_EQ(stream.pass_patches(0), 16);
-  EXPECT_EQ(stream.pass_patches(1), 16);
+  EXPECT_EQ(stream.pass_patches(0), 16);  // of blocks of 16, 0, 16 and 4 in this order
+  EXPECT_EQ(stream.pass_patches(1), 4);
+  EXPECT_EQ(stream.block(0, 1, 0)[0].sample, 2u);
+  EXPECT_EQ(stream.block(1, 1, 0)[0].sample, 1u);
   BlockStream wide(dataset, all_samples(4), options, {1, 2, 2}, {std::nullopt, 1});
   EXPECT_EQ(wide.pass_patches(0), 20);
 }
 
 // Steps of eight blocks over epochs of five: a step's blocks are those that the one before it saw behind itself.
 TEST(ImagePacking, TheStepBehindIsKnownWhereThereAreImages) {
-  for (const bool images : {true, false}) {
+  for (const auto& [images, shape] : {std::pair(true, StepShape{2, 2, 2}), std::pair(true, StepShape{2, 4, 1}),
+                                      std::pair(false, StepShape{2, 2, 2})}) {
     std::vector<Sample> samples;
     for (int i = 0; i < 5; ++i)
       samples.push_back(sample_of(10, images && i == 2 ? std::vector{At{2, 6}} : std::vector<At>{}));
     const Dataset dataset = dataset_of(samples);
     PackingOptions options;
     options.sequence_length = 10;
-    BlockStream stream(dataset, all_samples(5), options, {2, 2, 2}, {std::nullopt, 7});
+    BlockStream stream(dataset, all_samples(5), options, shape, {std::nullopt, 7});
     ASSERT_EQ(stream.steps(), 5);
     const auto blocks = [&](bool next) {
       std::vector<DocumentSpan> all;
       for (int64_t pass = 0; pass < 2; ++pass)
-        for (int64_t rank = 0; rank < 2; ++rank)
-          for (int64_t i = 0; i < 2; ++i) {
+        for (int64_t rank = 0; rank < shape.ranks; ++rank)
+          for (int64_t i = 0; i < shape.micro_batch; ++i) {
             const auto block = next ? stream.next_block(pass, rank, i) : stream.block(pass, rank, i);
             all.insert(all.end(), block.begin(), block.end());
           }

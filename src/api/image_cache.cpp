@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "api/cache.h"
 #include "api/image_job.h"
@@ -103,8 +104,9 @@ class Room {
         format_size(most()));
   }
 
-  // Notes that the job's files are used now, and removes others, if all would take more than is free.
-  void make() const {
+  // Notes that the job's files are used now, and removes others that no run uses, if all would take more than is free.
+  // Returns whether there is room then.
+  bool make() const {
     std::error_code ignored;
     uint64_t others = 0;
     for (const KeptFile& file : files_)
@@ -112,12 +114,17 @@ class Room {
         fs::last_write_time(file.path, fs::file_time_type::clock::now(), ignored);
       else
         others += file.bytes;
+    std::map<fs::path, bool> used;  // by directory
     for (const KeptFile& file : files_) {
       if (needed_ + others <= most()) break;
       if (own_.contains(file.path.string())) continue;
+      const fs::path directory = file.path.parent_path();
+      if (!used.contains(directory)) used[directory] = FileLock::is_used(directory);
+      if (used[directory]) continue;
       fs::remove(file.path, ignored);
       others -= file.bytes;
     }
+    return needed_ + others <= most();
   }
 
  private:
@@ -131,8 +138,8 @@ class Room {
 };
 
 // Returns all images of the data that trains and of what is held out, with their hashes.
-std::shared_ptr<const ImageEmbeddings> images_of(const Corpus& corpus, const JobConfig& options, EmbeddingFiles files,
-                                                 const Heartbeat& heartbeat) {
+std::shared_ptr<ImageEmbeddings> images_of(const Corpus& corpus, const JobConfig& options, EmbeddingFiles files,
+                                           const Heartbeat& heartbeat) {
   auto embeddings = std::make_shared<ImageEmbeddings>(std::move(files));
   const PackingOptions packing = packing_options(options, heartbeat);
   embeddings->add(corpus.training, Packer(corpus.training, corpus.training_samples, packing).documents(), heartbeat);
@@ -165,14 +172,19 @@ ImageCache find(const JobSpec& spec, const Corpus& corpus, const JobConfig& opti
   uint64_t missing_bytes = 0;
   for (const NamedImage& image : missing) missing_bytes += embeddings->files().bytes_of(image.rows);
   const Room room(*embeddings, parent, options, asked);
-  if (const std::string refused = room.refused(); !refused.empty()) {
+  std::string refused = room.refused();
+  if (refused.empty() && mode == PlanMode::Run) {
+    const FileLock alone = lock_in_cache(parent / "room");
+    if (room.make())
+      embeddings->use_files();
+    else
+      refused = fmt::format("their rows take {}, and other runs use what lies in {}", format_size(embeddings->bytes()),
+                            parent.string());
+  }
+  if (!refused.empty()) {
     if (asked)
       throw CapacityError(fmt::format("image_cache: {}; {} names another disk", refused, option_name("cache_dir")));
     return without(refused);
-  }
-  if (mode == PlanMode::Run) {
-    const FileLock alone = lock_in_cache(parent / "room");
-    room.make();
   }
   const size_t all = embeddings->images().size();
   return {

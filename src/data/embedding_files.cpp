@@ -37,6 +37,11 @@ std::span<const std::byte> bytes_of_rows(const TensorView& rows) {
 EmbeddingFiles::EmbeddingFiles(const fs::path& parent, std::string_view key, DType dtype, int64_t columns)
     : key_(hash_of(key)), directory_(parent / hex(key_)), dtype_(dtype), columns_(columns) {}
 
+void EmbeddingFiles::use() {
+  fs::create_directories(directory_);
+  in_use_ = FileLock::in_use(directory_);
+}
+
 fs::path EmbeddingFiles::path_of(uint64_t image) const { return directory_ / hex(image); }
 
 uint64_t EmbeddingFiles::bytes_of(int64_t rows) const {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/file_lock.h"
 #include "tensor/view.h"
 
 namespace snug {
@@ -21,6 +22,9 @@ class EmbeddingFiles {
   // `key` says all that decides rows besides an image's bytes: files of another key lie in another directory. `dtype`
   // and `columns` are those of rows.
   EmbeddingFiles(const std::filesystem::path& parent, std::string_view key, DType dtype, int64_t columns);
+
+  // Makes the directory and uses it until this object is gone: FileLock::is_used() tells those who would remove files.
+  void use();
 
   const std::filesystem::path& directory() const { return directory_; }
   std::filesystem::path path_of(uint64_t image) const;
@@ -44,6 +48,7 @@ class EmbeddingFiles {
   std::filesystem::path directory_;
   DType dtype_;
   int64_t columns_;
+  FileLock in_use_;
 };
 
 }  // namespace snug

@@ -32,6 +32,8 @@ class ImageEmbeddings {
   void add(const Dataset& dataset, std::span<const DocumentSpan> documents, const Heartbeat& heartbeat = {});
 
   const EmbeddingFiles& files() const { return files_; }
+  // Uses the directory of the files (EmbeddingFiles::use()).
+  void use_files() { files_.use(); }
   // Returns the images that were added, each content once, in the order in which it came first.
   const std::vector<NamedImage>& images() const { return images_; }
   // Returns those that have no file.

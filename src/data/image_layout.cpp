@@ -131,6 +131,7 @@ ImageCounts ImageLayout::finish() {
 void write_positions(std::span<int32_t> positions, int64_t stride, int64_t first, int64_t tokens,
                      std::span<const ImageTokens> images) {
   const auto write = [&](int64_t token, int64_t t, int64_t h, int64_t w) {
+    check(token < tokens, "a position of token {} of {}", token, tokens);
     const auto at = static_cast<size_t>(first + token), axis = static_cast<size_t>(stride);
     positions[at] = static_cast<int32_t>(t);
     positions[axis + at] = static_cast<int32_t>(h);

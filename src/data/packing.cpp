@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -129,8 +131,6 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
     user_error("{}: no sample is left with a token that carries loss: {}", options_.name,
                left_out_text(report_, options_));
   }
-  check(options_.patches == 0 || most_patches_ <= options_.patches, "room for {} patches, a document has {}",
-        options_.patches, most_patches_);
   if (report_.documents >= int64_t{UINT32_MAX})
     user_error("{}: found {} documents, expected less than 2^32 - 1", options_.name, report_.documents);
   const auto documents = static_cast<size_t>(report_.documents);
@@ -174,7 +174,9 @@ bool Packer::examine(uint32_t sample) {
     ++report_.documents;
     report_.tokens += d.length;
     report_.loss_tokens += counted_labels(dataset_, d);
-    most_patches_ = std::max(most_patches_, patches_of(dataset_, d));
+    const int64_t patches = patches_of(dataset_, d);
+    check(options_.patches == 0 || patches <= options_.patches, "room for {} patches, a document has {}",
+          options_.patches, patches);
   });
   report_.long_samples += length > options_.sequence_length;
   report_.lost_tokens += length - left;
@@ -184,6 +186,17 @@ bool Packer::examine(uint32_t sample) {
   else if (left > 0)
     ++report_.cut_off_loss;
   return false;
+}
+
+int64_t Packer::most_patches() {
+  check(options_.patches == 0, "blocks with room for {} patches", options_.patches);
+  if (!dataset_.has_images()) return 0;
+  std::vector<int64_t> patches;
+  pack(0, [&](const DocumentSpan& d, uint32_t block) {
+    if (block >= patches.size()) patches.resize(block + 1);
+    patches[block] += patches_of(dataset_, d);
+  });
+  return std::ranges::max(patches);
 }
 
 int64_t Packer::least_blocks() const {
@@ -300,6 +313,8 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
   const int64_t touched = ceil_div(held_blocks - 1, packer_.least_blocks()) + 1;
   held_.resize(static_cast<size_t>(std::min(touched, length.epochs.value_or(touched))));
   for (Held& held : held_) held.blocks = packer_.reserve();
+  for (std::vector<int64_t>* order : {&order_, &next_order_})
+    if (dataset.has_images() && shape.micro_batch == 1) order->resize(static_cast<size_t>(step_blocks));
   restart();
   first_epoch_blocks_ = held_[0].blocks.count();
   blocks_ = length.epochs ? count_blocks(*length.epochs, enough) : enough;
@@ -349,6 +364,8 @@ void BlockStream::seek(int64_t step) {
   }
   held_end_ = dataset_.has_images() ? std::min(end_ + shape_.blocks(), blocks_) : end_;
   while (end_of(held_[used_ - 1]) < held_end_) hold_next();
+  order_by_patches(begin_, end_, order_);
+  order_by_patches(begin_ + shape_.blocks(), held_end_, next_order_);
   tokens_ = loss_tokens_ = samples_ = first_loss_tokens_ = 0;
   for (int64_t number = begin_; number < end_; ++number) {
     for_each_of(run_block(number, end_), packer_.apart() ? Half::First : Half::Both, [&](const DocumentSpan& d) {
@@ -369,13 +386,32 @@ std::span<const DocumentSpan> BlockStream::run_block(int64_t number, int64_t end
   return held_[h].blocks.block(number - held_[h].first);
 }
 
+void BlockStream::order_by_patches(int64_t begin, int64_t end, std::vector<int64_t>& order) const {
+  std::iota(order.begin(), order.end(), begin);
+  const auto patches = [&](int64_t number) {
+    int64_t sum = 0;
+    for (const DocumentSpan& document : run_block(number, end)) sum += patches_of(dataset_, document);
+    return sum;
+  };
+  // Insertion keeps equal ones in order and takes no memory: a step has few blocks.
+  for (auto next = order.begin(); next != order.end(); ++next)
+    std::rotate(std::ranges::upper_bound(order.begin(), next, patches(*next), std::greater<>(), patches), next,
+                std::next(next));
+}
+
+int64_t BlockStream::number_of(int64_t pass, int64_t rank, int64_t i, int64_t begin,
+                               const std::vector<int64_t>& order) const {
+  const int64_t place = (pass * shape_.ranks + rank) * shape_.micro_batch + i;
+  return order.empty() ? begin + place : order[static_cast<size_t>(place)];
+}
+
 std::span<const DocumentSpan> BlockStream::block(int64_t pass, int64_t rank, int64_t i) const {
-  return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i, end_);
+  return run_block(number_of(pass, rank, i, begin_, order_), end_);
 }
 
 std::span<const DocumentSpan> BlockStream::next_block(int64_t pass, int64_t rank, int64_t i) const {
   if (!dataset_.has_images()) return {};
-  return run_block(begin_ + shape_.blocks() + (pass * shape_.ranks + rank) * shape_.micro_batch + i, held_end_);
+  return run_block(number_of(pass, rank, i, begin_ + shape_.blocks(), next_order_), held_end_);
 }
 
 int64_t BlockStream::pass_tokens(int64_t pass, Half half) const {

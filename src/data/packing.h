@@ -117,8 +117,9 @@ class Packer {
   const PackingReport& report() const { return report_; }
   // Returns whether the two documents of a pair are never in one pass; false where samples are no pairs.
   bool apart() const { return options_.apart; }
-  // Returns the most patches of a document; 0 if there are no images.
-  int64_t most_patches() const { return most_patches_; }
+  // Returns the most patches of a block of the first epoch, of blocks that have room for any number; 0 if there are no
+  // images.
+  int64_t most_patches();
   // Returns the number of blocks of an epoch. It packs the epoch if epochs differ, without placing tokens.
   int64_t count(int64_t epoch);
   // Returns whether all epochs have as many blocks.
@@ -157,12 +158,13 @@ class Packer {
   std::vector<DocumentSpan> placed_;  // scratch of build(): documents in the epoch's order
   std::vector<uint32_t> block_of_;    //   by document: its block
   std::vector<OpenBlock> open_;
-  int64_t most_patches_ = 0;
   uint32_t opened_ = 0;
 };
 
 // Says how a step is cut: block i of pass p on rank r is number ((step * passes + p) * ranks + r) * micro_batch + i of
-// the run, counted through all epochs.
+// the run, counted through all epochs. Where there are images and a pass has one block of each rank, the blocks of a
+// step are put in the order of their patches first, those with the most before the others: so ranks have about as many
+// in a pass, and passes take the patches that few blocks have.
 struct StepShape {
   int64_t passes = 1, ranks = 1, micro_batch = 1;
   int64_t blocks() const { return passes * ranks * micro_batch; }
@@ -230,6 +232,9 @@ class BlockStream {
   void restart();
   void hold_next();
   std::span<const DocumentSpan> run_block(int64_t number, int64_t end) const;
+  // Returns the number in the run of a block of the step that begins with block `begin`.
+  int64_t number_of(int64_t pass, int64_t rank, int64_t i, int64_t begin, const std::vector<int64_t>& order) const;
+  void order_by_patches(int64_t begin, int64_t end, std::vector<int64_t>& order) const;
 
   const Dataset& dataset_;
   Packer packer_;
@@ -242,6 +247,8 @@ class BlockStream {
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
   int64_t held_end_ = 0;         // of the blocks that are held: of the step, or with images of the one behind it
+  // Where blocks are put in order: their numbers in the run, of the step and of the one behind it; else empty.
+  std::vector<int64_t> order_, next_order_;
   int64_t tokens_ = 0, loss_tokens_ = 0, samples_ = 0, first_loss_tokens_ = 0;
 };
 

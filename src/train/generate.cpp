@@ -40,9 +40,11 @@ void Generator::fill_tokens(const TokenViews& tokens) {
 
 void Generator::look(std::span<const ImageTokens> images, const std::function<ImageCounts(const ImageViews&)>& fill) {
   cached_.clear();
-  const int64_t room = session_.spec().cache_positions;
-  positions_.resize(static_cast<size_t>(3 * room));
-  write_positions(positions_, room, 0, room, images);
+  if (session_.spec().model.rope_axes) {  // where positions are on one axis, an image's rows are tokens like others
+    const int64_t room = session_.spec().cache_positions;
+    positions_.resize(static_cast<size_t>(3 * room));
+    write_positions(positions_, room, 0, room, images);
+  }
   session_.on(HostJob::FillImages, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
     const ImageViews arrays = image_views(views);
     const ImageCounts counts = fill(arrays);
