@@ -172,6 +172,19 @@ TEST(HfFamilies, Ministral3sQueriesGrow) {
   EXPECT_EQ(spec.layers[0].heads.dim, 128);
   config["rope_parameters"].erase("llama_4_scaling_beta");
   expect_refused(config, "'rope_parameters.llama_4_scaling_beta' is missing");
+  config.erase("rope_parameters");  // its class has those of its first models
+  EXPECT_EQ(spec_of(config).rope.query_growth, spec.rope.query_growth);
+  EXPECT_EQ(spec_of(config).rope.original_max_position, 16384);
+  EXPECT_EQ(spec_of(config).rope.theta, 1e6);
+  EXPECT_EQ(spec_of(config).rope.factor, 16);
+}
+
+TEST(HfFamilies, AnUnknownTypeIsToldAllThatAreRead) {
+  Json config = config_of("llama");
+  config["model_type"] = "falcon";
+  expect_refused(config,
+                 "\"stablelm\", or of images and texts \"gemma3\", \"mistral3\", \"qwen2_vl\", \"qwen2_5_vl\", ");
+  expect_refused(config, "; --family takes it for one of the former, if it computes the same");
 }
 
 // As gemma-3-4b's config.json has it, which leaves out what its class has.

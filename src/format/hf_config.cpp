@@ -41,10 +41,9 @@ constexpr std::array<std::string_view, 9> kDropoutKeys{
     "hidden_dropout",    "hidden_dropout_prob", "attention_probs_dropout_prob"};
 
 // Joins alternatives for a message: "a, b or c".
-std::string either(std::span<const HfFamily> families, const auto& text_of) {
+std::string either(std::span<const std::string> texts) {
   std::string text;
-  for (size_t i = 0; i < families.size(); i++)
-    text += (i == 0 ? "" : i + 1 < families.size() ? ", " : " or ") + text_of(families[i]);
+  for (size_t i = 0; i < texts.size(); i++) text += (i == 0 ? "" : i + 1 < texts.size() ? ", " : " or ") + texts[i];
   return text;
 }
 
@@ -103,7 +102,8 @@ void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> fami
         fmt::format("a model with a language-model head {}, or for sequence classification with one label", known()));
 }
 
-size_t find_family(const JsonObject& config, std::span<const HfFamily> families, std::vector<std::string>& notes) {
+size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
+                   std::span<const std::string_view> other_types, std::vector<std::string>& notes) {
   std::vector<std::string> names;
   if (config.has("architectures")) {
     const Json& list = config.at("architectures");
@@ -124,14 +124,19 @@ size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
       notes.push_back(fmt::format("config.json: architectures names '{}'; model_type decides: {}", names[0], type));
     return i;
   }
-  if (type.empty() && !names.empty())
-    config.fail("architectures",
-                either(families, [](const HfFamily& family) { return fmt::format("[\"{}\"]", family.architecture); }));
+  std::vector<std::string> types, classes;
+  for (const HfFamily& family : families) {
+    types.push_back(fmt::format("\"{}\"", family.model_type));
+    classes.push_back(fmt::format("[\"{}\"]", family.architecture));
+  }
+  if (type.empty() && !names.empty()) config.fail("architectures", either(classes));
+  std::vector<std::string> others;
+  for (const std::string_view other : other_types) others.push_back(fmt::format("\"{}\"", other));
   const std::string known =
-      either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); });
+      either(types) + (others.empty() ? "" : fmt::format(", or of images and texts {}", either(others)));
   config.fail("model_type", type.empty() ? known
-                                         : known + "; " + option_name("family") +
-                                               " takes it for one of these, if it computes the same");
+                                         : fmt::format("{}; {} takes it for one of {}, if it computes the same", known,
+                                                       option_name("family"), others.empty() ? "these" : "the former"));
 }
 
 // Returns a size that the file leaves out: the class's number, or the number that follows from other sizes if the class
@@ -255,9 +260,10 @@ std::optional<DType> parse_dtype(const JsonObject& config) {
 
 }  // namespace
 
-HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families) {
+HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families,
+                         std::span<const std::string_view> other_types) {
   HfConfig result;
-  result.family = find_family(config, families, result.notes);
+  result.family = find_family(config, families, other_types, result.notes);
   const HfFamily& family = families[result.family];
   result.architecture = family.architecture;
   result.gelu = family.gelu;

@@ -41,6 +41,7 @@ struct HfFamily {
   // Keys that every other family refuses where they ask for another layer or another sum: this one reads them itself,
   // or passes over them as its class does.
   std::vector<std::string_view> own_keys{};
+  std::string_view rope = {};  // JSON of rope_parameters where a file has neither these nor rope_scaling
 };
 
 struct HfConfig {
@@ -68,7 +69,8 @@ struct HfConfig {
 // Reads the shared keys of config.json. As in transformers `model_type` decides which of `families` it is;
 // `architectures` does only if there is no model_type, or if it names another head than the language model's. Ids
 // beyond the vocabulary are left out with a note. Throws UserError naming file, key, found and expected for anything
-// unsupported, missing or out of range.
-HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families);
+// unsupported, missing or out of range; `other_types` are read elsewhere, and named in messages.
+HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families,
+                         std::span<const std::string_view> other_types = {});
 
 }  // namespace snug

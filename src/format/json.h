@@ -37,6 +37,7 @@ class JsonObject {
   // Returns the value as it stands; the key must be there.
   const Json& at(std::string_view key) const;
   const Json& value() const { return *value_; }
+  const std::string& source() const { return source_; }
 
   // Returns "<file>, key '<place.key>'".
   std::string where(std::string_view key) const;

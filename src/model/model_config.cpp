@@ -18,10 +18,23 @@ namespace {
 
 constexpr std::string_view kType = "model_type", kNames = "architectures";
 
-ModelConfig config_of(const JsonObject& object, std::span<const Family> families) {
+// Returns a configuration with the rotary embedding that its type's class has where the file says nothing of one.
+Json with_rope(const JsonObject& object, std::span<const Family> families) {
+  Json json = object.value();
+  const std::string type = object.string(kType, "");
+  for (const auto& [config, spec] : families)
+    if (config.model_type == type && !config.rope.empty() && !object.has("rope_parameters") &&
+        !object.has("rope_scaling"))
+      json["rope_parameters"] = Json::parse(config.rope);
+  return json;
+}
+
+ModelConfig config_of(const JsonObject& given, std::span<const Family> families) {
+  const Json json = with_rope(given, families);
+  const JsonObject object(json, given.source());
   std::vector<HfFamily> known;
   for (const Family& family : families) known.push_back(family.config);
-  const HfConfig config = parse_hf_config(object, known);
+  const HfConfig config = parse_hf_config(object, known, multimodal_types());
   ModelSpec spec = families[config.family].spec(config, object);
   if (config.scores) spec.become_scorer();
   return {.spec = std::move(spec),

@@ -54,6 +54,12 @@ void take_axes_off(Json& text) {
 
 }  // namespace
 
+std::vector<std::string_view> multimodal_types() {
+  std::vector<std::string_view> types;
+  for (const Multimodal& kind : kKinds) types.push_back(kind.model_type);
+  return types;
+}
+
 const Multimodal* find_multimodal(const JsonObject& config) {
   const std::string type = config.string("model_type", "");
   const auto found = std::ranges::find(kKinds, type, &Multimodal::model_type);

@@ -23,6 +23,9 @@ struct Multimodal {
   std::string_view text_prefix = "model.language_model.", head_prefix = "";  // of the text model's tensors
 };
 
+// Returns the types of all of them, in a fixed order.
+std::vector<std::string_view> multimodal_types();
+
 // Returns what a configuration's `model_type` names; null where it is none of these.
 const Multimodal* find_multimodal(const JsonObject& config);
 
