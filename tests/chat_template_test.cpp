@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -176,13 +176,13 @@ TEST(ChatTemplate, ATemplateThatTakesTooLongIsRefusedAtOnce) {
        {"{% set ns = namespace(x='a'*1000*1000, y='a'*1000*1000) %}{% for i in range(1000) %}{% for j in range(1000) %}"
         "{% if ns.x == ns.y %}{% endif %}{% endfor %}{% endfor %}",
         "{{ '<|' * 1000 * 1000 }}|>"}) {
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();  // of this process alone, however busy the machine is
     try {
       ChatTemplate::choose("auto", slow + turns, {"<s>", "</s>"});
     } catch (const UserError& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("line 1: found a template that takes too many steps"));
     }
-    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5) << slow;
+    EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 10) << slow;
   }
 }
 
