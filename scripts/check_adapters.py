@@ -42,6 +42,9 @@ TRAINED = {
     "modules trained whole": ("llama", ["--modules-to-save", "embed_tokens,lm_head,norm"]),
     "a tied embedding parted": ("qwen2_tied", ["--modules-to-save", "embed_tokens"]),
     "a tied embedding kept": ("qwen2_tied", ["--modules-to-save", "embed_tokens", "--ensure-weight-tying", "true"]),
+    "lora of a text model among images": ("gemma3_vision", []),
+    "its tied embedding parted": ("gemma3_vision", ["--modules-to-save", "embed_tokens"]),
+    "its tied embedding kept": ("gemma3_vision", ["--modules-to-save", "lm_head", "--ensure-weight-tying", "true"]),
     "added tokens": ("words", NEW_TOKENS),
     "added tokens of a tied head": ("words_tied", NEW_TOKENS),
 }
@@ -54,6 +57,13 @@ WRITTEN = {
     "layers chosen": ("llama", {"layers_to_transform": [1]}),
     "rslora": ("qwen3", {"use_rslora": True}),
     "dora": ("llama", {"use_dora": True}),
+    "pissa as it is saved": ("llama", {"init_lora_weights": "pissa", "rank_pattern": {"down_proj": 4}}),
+    "olora as it is saved": ("phi3", {"init_lora_weights": "olora", "use_rslora": True,
+                                      "target_modules": "all-linear"}),
+    "pissa made plain": ("qwen3", {"init_lora_weights": "pissa"}),
+    "olora made plain": ("llama", {"init_lora_weights": "olora", "use_rslora": True}),
+    "pissa beside a tied embedding": ("qwen2_tied", {"init_lora_weights": "pissa", "ensure_weight_tying": True,
+                                                     "modules_to_save": ["embed_tokens"]}),
     "modules trained whole": ("llama", {"modules_to_save": ["embed_tokens", "lm_head"]}),
     "a tied embedding kept": ("qwen2_tied", {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
     "rows of tokens": ("llama", {"trainable_token_indices": {"embed_tokens": [3, 5, 996], "lm_head": [3, 996]}}),
@@ -104,7 +114,7 @@ class Check:
 
     def load(self, model, rows=None):
         base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
-        if rows and rows > base.config.vocab_size:
+        if rows and rows > base.config.get_text_config().vocab_size:
             base.resize_token_embeddings(rows, mean_resizing=False)
         return base
 
@@ -124,7 +134,8 @@ class Check:
             self.failed.append(kind)
 
     def train(self, kind, name, options):
-        rows = json.loads((self.model(name) / "config.json").read_text())["vocab_size"] + ("--add-tokens" in options)
+        config = json.loads((self.model(name) / "config.json").read_text())
+        rows = config.get("text_config", config)["vocab_size"] + ("--add-tokens" in options)
         self.write_data(rows)
         out = self.options.out / ("trained " + kind).replace(" ", "-")
         self.snug("train", self.model(name), "--out", out, "--max-steps", "3", "--batch-size", "2", "--lora-rank", "8",
@@ -138,12 +149,18 @@ class Check:
         self.write_data(rows)
         arguments.setdefault("target_modules", ["q_proj", "v_proj", "o_proj", "down_proj", "up_proj"])
         model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, **arguments))
+        out = self.options.out / ("written " + kind).replace(" ", "-")
+        plain = {}
+        if kind.endswith("made plain"):  # PEFT asks for the adapter as it began, which is to say that it is one
+            model.peft_config["default"].init_lora_weights = True
+            model.save_pretrained(out / "began")
+            model.peft_config["default"].init_lora_weights = arguments["init_lora_weights"]
+            plain = {"path_initial_model_for_weight_conversion": out / "began"}
         generator = torch.Generator().manual_seed(2)
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data += 0.02 * torch.randn(parameter.shape, generator=generator)
-        out = self.options.out / ("written " + kind).replace(" ", "-")
-        model.save_pretrained(out)
+        model.save_pretrained(out, **plain)
         self.compare("peft: " + kind, self.model(name), out, rows, ours_wrote=False)
 
 

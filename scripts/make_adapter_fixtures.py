@@ -68,6 +68,10 @@ ADAPTERS = {
     "dora": ("own_head", {"use_dora": True}, None),
     "dora_uneven": ("tied", UNEVEN | {"use_dora": True, "use_rslora": True,
                                       "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"]}, None),
+    # Saved without the halves that are taken off the base.
+    "pissa": ("own_head", {"init_lora_weights": "pissa"}, None),
+    "olora": ("tied", UNEVEN | {"init_lora_weights": "olora", "use_rslora": True, "ensure_weight_tying": True,
+                                "modules_to_save": ["embed_tokens"]}, None),
 }  # fmt: skip
 
 # Adapters that begin with parts of the base, by the base and what init_lora_weights is.

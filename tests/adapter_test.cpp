@@ -1,6 +1,7 @@
 // Adapters as PEFT saves them, against the losses that PEFT gets when it loads them (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
+#include "api/inputs.h"
 #include "api/job.h"
 #include "api/rules.h"
 #include "base/file.h"
@@ -20,6 +21,9 @@ JobConfig options_for(const std::filesystem::path& model, const std::filesystem:
   options.compute = "fp32";
   options.base_format = "fp32";
   options.sequence_length = 32;
+  static const TempDirectory cache;
+  options.cache_dir = cache.path().string();
+  find_inputs(options);
   return options;
 }
 
@@ -202,6 +206,28 @@ TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {
       .set("modules_to_save", {"lm_head", "embed_tokens", "norm", "o_proj"})
       .refused("no tensor of 'o_proj'");
   Changed("plain").set("rank_pattern", {{"v_proj", 7}}).refused("v_proj.lora_A.weight");
+}
+
+// As PEFT saves PiSSA and OLoRA where it is not told to convert them.
+TEST(Adapters, WhoseHalvesAreTakenOffTheBaseAreMadePlainOnce) {
+  const JobConfig options = options_for(adapters() / "own_head", adapters() / "pissa");
+  EXPECT_EQ(options.given_adapter, (adapters() / "pissa").string());
+  const auto config = read_json(std::filesystem::path(options.adapter) / "adapter_config.json");
+  EXPECT_EQ(config["r"], 6);
+  EXPECT_EQ(config["lora_alpha"], 12);
+  EXPECT_EQ(config["init_lora_weights"], true);
+  const auto made = std::filesystem::last_write_time(options.adapter);
+  EXPECT_EQ(options_for(adapters() / "own_head", adapters() / "pissa").adapter, options.adapter);
+  EXPECT_EQ(std::filesystem::last_write_time(options.adapter), made);
+  EXPECT_NE(Changed("pissa").set("lora_alpha", 7).options().adapter, options.adapter);
+  EXPECT_NO_THROW(make_job(options, Purpose::Train));
+
+  Changed("pissa").set("r", 2).refused("found F32 [3, 24], expected [2, 24]");
+  Changed("pissa").set("use_dora", true).refused("'use_dora': found true, expected false beside init_lora_weights");
+  const TempDirectory bare;
+  std::filesystem::copy_file(adapters() / "own_head" / "config.json", bare.path() / "config.json");
+  EXPECT_TRUE(fails_with<UserError>([&] { options_for(bare.path(), adapters() / "pissa"); },
+                                    "begins with halves of its base's weights (init_lora_weights 'pissa'), expected"));
 }
 
 TEST(Adapters, OfAnotherVocabularySayHowManyRowsTheyHold) {

@@ -120,9 +120,8 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(one_size.layers[0].qkv);
   expect_every_field_counts(LinearPart{"attn.in_proj", 384, "", "attn.in_proj_{}"});
   expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
-  expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
-  expect_every_field_counts(
-      ParamRules{.train = {"norm"}, .freeze = {"lm_head"}, .init = LoraInit::Olora, .lora_plus_ratio = 16});
+  expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .init = LoraInit::Olora, .target_modules = {"q_proj"}});
+  expect_every_field_counts(ParamRules{.train = {"norm"}, .freeze = {"lm_head"}, .lora_plus_ratio = 16});
   Numerics numerics;
   numerics.weight_decay = 0.1;
   numerics.base_format = BaseFormat::Nf4;

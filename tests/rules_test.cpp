@@ -23,7 +23,6 @@ struct RulesCase {
       request.head_is_embedding = true;
     }
     spec.table = trained_parameters(spec.model, rules);
-    request.initial_halves = rules.init != LoraInit::Default;
     spec.sources = find_sources(spec.table, request);
     spec.numerics.base_format = base;
     if (!spec.sources.initial_file) return spec;
@@ -57,9 +56,11 @@ std::vector<RulesCase> cases() {
   together.ensure_weight_tying = true;
   all.push_back({"tied", "qwen2_tied", {.adapter = together}});
   PeftConfig begun = adapter({"q_proj", "v_proj", "gate_proj", "up_proj", "down_proj"});
-  all.push_back({"begun", "llama", {.adapter = begun, .init = LoraInit::Pissa}, BaseFormat::Int8});
+  begun.init = LoraInit::Pissa;
+  all.push_back({"begun", "llama", {.adapter = begun}, BaseFormat::Int8});
+  begun.init = LoraInit::Olora;
   begun.rank_pattern = {{pattern_of_ends("v_proj", "test"), 3}};
-  all.push_back({"begun unevenly", "qwen2_tied", {.adapter = begun, .init = LoraInit::Olora}});
+  all.push_back({"begun unevenly", "qwen2_tied", {.adapter = begun}});
   PeftConfig norms = adapter({"q_proj", "v_proj", "o_proj", "up_proj", "down_proj"});
   norms.dora = true;
   norms.rank_pattern = {{pattern_of_ends("v_proj", "test"), 3}};

@@ -95,11 +95,12 @@ void make_adapter(const fs::path& checkpoint, const JobConfig& run, const fs::pa
   const ParamTable table = trained_parameters(model, rules);
   PendingDirectory pending(out, Existing::Replace);
   const auto fp32 = [](ParamId) { return DType::F32; };
-  if (rules.init == LoraInit::Default && std::ranges::none_of(table.params, &ParamSpec::saved)) {
+  const LoraInit init = rules.adapter->init;
+  if (init == LoraInit::Default && std::ranges::none_of(table.params, &ParamSpec::saved)) {
     write_trained(checkpoint, table, fp32, pending.path() / kPeftWeightsFile);
   } else {
     const JobSpec spec = make_job(run, Purpose::Train);
-    if (rules.init != LoraInit::Default) make_initial_halves(spec, {});
+    if (init != LoraInit::Default) make_initial_halves(spec, {});
     write_trained(checkpoint, spec.table, fp32, pending.path() / kPeftWeightsFile, &spec.sources);
   }
   if (!side_files.empty())

@@ -1,7 +1,11 @@
 #include "api/import.h"
 
+#include <algorithm>
+
 #include "api/cache.h"
+#include "api/job.h"
 #include "api/launch.h"
+#include "api/rules.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/option_name.h"
@@ -11,6 +15,8 @@
 #include "format/quantized_import.h"
 #include "format/side_files.h"
 #include "model/model_config.h"
+#include "plan/spec/sources.h"
+#include "train/checkpoint_export.h"
 
 namespace snug {
 namespace {
@@ -104,6 +110,49 @@ fs::path import_to_cache(const JobConfig& options, const fs::path& model) {
   } catch (const UserError& refused) {
     user_error("{} {}: cannot import it: {}", option_name("model"), model.string(), refused.what());
   }
+  return directory;
+}
+
+fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapter) {
+  JobConfig base = options;  // halves are the base's, whatever is done with the adapter
+  base.adapter.clear();
+  base.seed = JobConfig().seed;
+  const ModelConfig config = model_config_of(base);
+  JobSpec spec;
+  spec.model = config.spec;
+  spec.numerics.seed = base.seed;
+  spec.rules.adapter = read_peft_config(adapter);
+  SourceRequest request{options.model, options.init == "random", base.seed, std::nullopt, config.prediction_layers};
+  fit_to_rules(spec.model, spec.rules);
+  request.head_is_embedding = config.spec.tied && !spec.model.tied;
+  spec.table = lora_parameters(spec.model, *spec.rules.adapter, false);
+  if (!request.random) store_as_files_do(spec.table, options.model);
+  spec.sources = find_sources(spec.table, request);
+  const std::string what = fmt::format("{}: begins with halves of its base's weights (init_lora_weights '{}')",
+                                       adapter.string(), name(spec.rules.adapter->init));
+  if (spec.sources.assumed) user_error("{}, expected these in {}", what, options.model);
+  place_initial_halves(spec, base);
+  const AdapterFiles files = open_adapter(adapter, spec.model.embedding, spec.model.head);
+  std::vector<fs::path> all = files.index.files();
+  for (const auto& entry : fs::directory_iterator(adapter))
+    if (entry.is_regular_file() && std::ranges::count(all, entry.path()) == 0) all.push_back(entry.path());
+  std::ranges::sort(all);
+  const std::string key = spec.sources.files[*spec.sources.initial_file].string() + hex(checksum_of(all));
+  const fs::path directory = cache_directory(options, what) / fmt::format("adapter-{:016x}", hash_of(key));
+  const FileLock held = lock_in_cache(directory);
+  if (is_file(directory / kPeftConfigFile)) return directory;
+  if (is_first_process())
+    say(fmt::format("{}: makes a plain one of it in {}, once; {} names another place\n", what, directory.string(),
+                    option_name("cache_dir")));
+  make_initial_halves(spec, {});
+  PendingDirectory pending(directory, Existing::Replace);
+  write_plain_adapter(files, spec.table, spec.sources, pending.path() / kPeftWeightsFile);
+  for (const fs::path& file : all)
+    if (std::ranges::count(files.index.files(), file) == 0 && file.filename() != kPeftConfigFile)
+      fs::copy_file(file, pending.path() / file.filename());
+  const fs::path text = adapter / kPeftConfigFile;
+  write_text(pending.path() / kPeftConfigFile, plain_peft_config(read_text(text, kMaxConfigBytes), text.string()));
+  pending.publish();
   return directory;
 }
 

@@ -1,4 +1,5 @@
-// Models that are made plain before they are used: GGUF files, and those in GPTQ, AWQ, compressed-tensors or fp8.
+// Models that are made plain before they are used: GGUF files, and those in GPTQ, AWQ, compressed-tensors or fp8; and
+// adapters that begin with halves of their base's weights.
 #pragma once
 
 #include <filesystem>
@@ -24,5 +25,11 @@ std::string imported_form(const std::filesystem::path& model);
 // The model directory of such a model in --cache-dir: made once, under the hash of its files' bytes, and said on
 // standard error; and every time what its values were rounded to.
 std::filesystem::path import_to_cache(const JobConfig& options, const std::filesystem::path& model);
+
+// The directory in --cache-dir of the plain adapter that stands for one in `adapter` whose first halves are taken off
+// of the base's weights, as PEFT saves PiSSA and OLoRA where it is not told to convert them: made once, under the hash
+// of both, and said on standard error. The halves are computed of the weights of `options.model`, exactly; PEFT rounds
+// what is left of the base to its dtype. UserError if the model's weights are not there, or are codes.
+std::filesystem::path import_adapter_to_cache(const JobConfig& options, const std::filesystem::path& adapter);
 
 }  // namespace snug

@@ -54,8 +54,12 @@ void find_inputs(JobConfig& options, Needed needed) {
     find_input(options.model, options.given_model, imported ? import_to_cache(options, found) : found,
                option_name("model"));
   }
-  if (!is_found(options.adapter))
-    find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), option_name("adapter"));
+  if (!is_found(options.adapter)) {
+    const fs::path found = find_adapter_directory(options.adapter);
+    const bool imported = needed != Needed::Tokenizer && read_peft_config(found).init != LoraInit::Default;
+    find_input(options.adapter, options.given_adapter, imported ? import_adapter_to_cache(options, found) : found,
+               option_name("adapter"));
+  }
   find_new_tokens(options);
 }
 

@@ -184,7 +184,6 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
   if (const auto& stored = config.quantization;
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
-  request.initial_halves = spec.rules.init != LoraInit::Default;
   request.new_rows = new_rows(options);
   spec.sources = find_sources(spec.table, request);
   place_initial_halves(spec, options);

@@ -207,6 +207,9 @@ PeftConfig adapter_of(const JobConfig& options) {
   config.rslora = options.lora_rslora;
   config.dora = options.lora_dora;
   config.dropout = options.lora_dropout;
+  config.init = options.lora_init == "pissa"   ? LoraInit::Pissa
+                : options.lora_init == "olora" ? LoraInit::Olora
+                                               : LoraInit::Default;
   config.target_modules = options.lora_targets;
   if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = all_linears(model, tower);
   std::ranges::sort(config.target_modules);
@@ -252,7 +255,7 @@ void take_adapter(JobConfig& options, const PeftConfig& adapter) {
 
 PeftConfig written_adapter(const JobConfig& options) {
   PeftConfig adapter = adapter_of(options);
-  if (options.lora_init == "default") return adapter;
+  if (adapter.init == LoraInit::Default) return adapter;
   const double factor = adapter.rslora ? std::numbers::sqrt2 : 2;
   adapter.rank *= 2;
   adapter.alpha *= factor;
@@ -289,11 +292,7 @@ ParamRules rules_of(const JobConfig& options) {
         "lora_dora: found lora_init {} beside it, expected default: halves that are taken off the base leave its "
         "rows no norms of their own to train; without lora_dora, or with lora_init default, it runs",
         options.lora_init);
-  const LoraInit init = options.lora_init == "pissa"   ? LoraInit::Pissa
-                        : options.lora_init == "olora" ? LoraInit::Olora
-                                                       : LoraInit::Default;
   rules.adapter = adapter_of(options);
-  rules.init = init;
   rules.lora_plus_ratio = options.lora_plus_ratio;
   return rules;
 }
@@ -330,17 +329,18 @@ uint64_t initial_bytes(const JobSpec& spec) {
 void place_initial_halves(JobSpec& spec, const JobConfig& options) {
   WeightSources& sources = spec.sources;
   if (!sources.initial_file) return;
+  const LoraInit init = spec.rules.adapter->init;
   for (size_t i = 0; i < spec.table.params.size(); i++)
     if (spec.table.params[i].linear && !std::holds_alternative<TensorPlace>(sources.params[i]))
-      user_error("lora_init {}: '{}' is {}, expected a base whose files hold numbers", name(spec.rules.init),
+      user_error("lora_init {}: '{}' is {}, expected a base whose files hold numbers", name(init),
                  spec.table.params[i].name,
                  std::holds_alternative<RandomFill>(sources.params[i]) ? "drawn" : "stored as codes");
   if (const uint64_t bytes = initial_bytes(spec); options.host_memory && bytes > *options.host_memory)
     throw CapacityError(fmt::format("lora_init {}: takes {} of host memory to compute, found host_memory {}",
-                                    name(spec.rules.init), format_size(bytes), format_size(*options.host_memory)));
+                                    name(init), format_size(bytes), format_size(*options.host_memory)));
   if (sources.assumed) return;
-  std::string key = fmt::format("{} {} {}", name(spec.rules.init), options.seed,
-                                hex(*hash_of_base(spec.table, sources, *spec.rules.adapter)));
+  std::string key =
+      fmt::format("{} {} {}", name(init), options.seed, hex(*hash_of_base(spec.table, sources, *spec.rules.adapter)));
   for (const LayerParams& layer : spec.table.layers)
     for (const Linear* linear : layer.linears())
       for (const LoraPart& part : linear->lora.parts)
@@ -355,7 +355,7 @@ void make_initial_halves(const JobSpec& spec, const Heartbeat& heartbeat) {
   const FileLock held = lock_in_cache(file);
   if (is_file(file)) return;
   if (is_first_process())
-    say(fmt::format("lora_init {}: computes what adapters begin with, once: {}\n", name(spec.rules.init),
+    say(fmt::format("lora_init {}: computes what adapters begin with, once: {}\n", name(spec.rules.adapter->init),
                     file.string()));
   write_initial_halves(spec, file, heartbeat);
 }
@@ -369,14 +369,12 @@ void note_rules(JobSpec& spec, bool tied) {
         fmt::format("'{}' was the head too: modules_to_save makes each a matrix of its own, as PEFT does, and the "
                     "model is no longer tied; {} keeps one",
                     spec.model.embedding, option_name("ensure_weight_tying")));
-  if (spec.rules.init != LoraInit::Default)
+  if (adapter->init != LoraInit::Default)
     notes.push_back(fmt::format(
         "lora_init {}: what adapters begin with is taken off the base, which stays as it is; they are written with "
-        "twice "
-        "the rank, of which one half takes it off, and load as plain LoRA; computing them takes {} of host memory, "
-        "once, "
-        "before the run takes its own{}",
-        name(spec.rules.init), format_size(initial_bytes(spec)),
+        "twice the rank, of which one half takes it off, and load as plain LoRA; computing them takes {} of host "
+        "memory, once, before the run takes its own{}",
+        name(adapter->init), format_size(initial_bytes(spec)),
         spec.numerics.quantized_base() ? "; the base is quantised whole, where PEFT would quantise what is left of it"
                                        : ""));
   const bool saved = saves_whole(*adapter, spec.model.embedding) || saves_whole(*adapter, spec.model.head);

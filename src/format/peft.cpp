@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <numbers>
 
 #include "base/ascii.h"
 #include "base/error.h"
@@ -62,23 +63,27 @@ constexpr const char *kTextTask = "CAUSAL_LM", *kScoreTask = "SEQ_CLS", *kScoreH
 
 bool knows(const auto& keys, std::string_view key) { return std::ranges::find(keys, key) != keys.end(); }
 
-// Refuses ways to begin an adapter that subtract its first values from the base.
-void refuse_changed_base(const JsonObject& config) {
-  constexpr std::string_view kKey = "init_lora_weights";
-  if (!config.has(kKey)) return;
-  const Json& init = config.at(kKey);
-  if (init.is_boolean() || init == "gaussian" || init == "eva" || init == "orthogonal") return;
-  config.fail(kKey,
-              "true, false, \"gaussian\", \"eva\" or \"orthogonal\": others change the base as well, whose changed "
-              "weights are not here; PEFT writes such an adapter as a plain one with "
-              "path_initial_model_for_weight_conversion");
+constexpr std::string_view kInit = "init_lora_weights";
+
+// Refuses ways to begin an adapter that change the base in ways that its weights do not tell.
+LoraInit parse_init(const JsonObject& config) {
+  if (!config.has(kInit)) return LoraInit::Default;
+  const Json& init = config.at(kInit);
+  if (init == "pissa") return LoraInit::Pissa;
+  if (init == "olora") return LoraInit::Olora;
+  if (!init.is_boolean() && init != "gaussian" && init != "eva" && init != "orthogonal")
+    config.fail(
+        kInit,
+        "true, false, \"gaussian\", \"eva\", \"orthogonal\", \"pissa\" or \"olora\": others take off of the base "
+        "what is drawn, or what data says, and is not here; PEFT writes such an adapter as a plain one with "
+        "path_initial_model_for_weight_conversion");
+  return LoraInit::Default;
 }
 
 void refuse_other_features(const JsonObject& config) {
   if (config.string("peft_type") != "LORA") config.fail("peft_type", "\"LORA\"");
   const std::string task = config.string("task_type", kTextTask);
   if (task != kTextTask && task != kScoreTask) config.fail("task_type", "\"CAUSAL_LM\" or \"SEQ_CLS\"");
-  refuse_changed_base(config);
   for (const auto& [key, value] : config.value().items()) {
     if (is_off(value) || knows(kHarmlessKeys, key) || knows(kReadKeys, key)) continue;
     for (const auto& [refused, meaning] : kRefusedKeys)
@@ -240,6 +245,11 @@ std::vector<std::string> adapters_below(const std::filesystem::path& directory) 
 
 }  // namespace
 
+std::string_view name(LoraInit init) {
+  constexpr std::array<std::string_view, 3> kNames{"default", "pissa", "olora"};
+  return kNames[static_cast<size_t>(init)];
+}
+
 bool ends_path(std::string_view path, std::string_view name) {
   if (!path.ends_with(name)) return false;
   return path.size() == name.size() || path[path.size() - name.size() - 1] == '.';
@@ -282,6 +292,9 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
   config.dropout = object.number("lora_dropout", 0, 1, 0.0);
   config.rslora = object.boolean("use_rslora", false);
   config.dora = object.boolean("use_dora", false);
+  config.init = parse_init(object);
+  if (config.dora && config.init != LoraInit::Default)
+    object.fail("use_dora", fmt::format("false beside {} \"{}\"", kInit, name(config.init)));
   PeftModules targets = parse_modules(object, "target_modules", source);
   config.target_modules = std::move(targets.names);
   config.target_expression = std::move(targets.expression);
@@ -355,6 +368,21 @@ std::string write_peft_config(const PeftConfig& config) {
   object["bias"] = "none";
   object["fan_in_fan_out"] = false;
   object["init_lora_weights"] = true;
+  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string plain_peft_config(std::string_view json, std::string_view source) {
+  const PeftConfig config = parse_peft_config(json, source);
+  auto object = nlohmann::ordered_json::parse(json);
+  const double factor = config.rslora ? std::numbers::sqrt2 : 2;
+  const auto widen = [&](nlohmann::ordered_json& alpha) { alpha = number_json(factor * alpha.get<double>()); };
+  object["r"] = 2 * config.rank;
+  widen(object["lora_alpha"]);
+  if (!config.rank_pattern.empty())
+    for (auto& [path, rank] : object["rank_pattern"].items()) rank = 2 * rank.get<int64_t>();
+  if (!config.alpha_pattern.empty())
+    for (auto& [path, alpha] : object["alpha_pattern"].items()) widen(alpha);
+  object[kInit] = true;
   return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -37,6 +37,12 @@ struct LoraTarget {
   bool operator==(const LoraTarget&) const = default;
 };
 
+// Says with what an adapter begins: with a change of nothing (A drawn and B zero, in most), or with halves of the
+// base's own weights, which are taken off of these: of the largest singular values (PiSSA, Meng et al.,
+// arXiv:2404.02948), or of a QR decomposition (OLoRA, Büyükakyüz, arXiv:2406.01775).
+enum class LoraInit : uint8_t { Default, Pissa, Olora };
+std::string_view name(LoraInit init);
+
 struct PeftConfig {
   std::string base_model = {};                   // base_model_name_or_path; may be empty
   int64_t rank = 0;                              // r
@@ -44,6 +50,7 @@ struct PeftConfig {
   double dropout = 0;                            // lora_dropout
   bool rslora = false;                           // use_rslora
   bool dora = false;                             // use_dora: norms of the adapted rows are trained beside the halves
+  LoraInit init = LoraInit::Default;             // init_lora_weights
   std::vector<std::string> target_modules = {};  // "q_proj", or the end of a longer path; sorted
 
   // Adapters trained by snug have names instead of these two, and neither a pattern of layers, nor biases, nor rows of
@@ -92,8 +99,13 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source);
 // Reads the configuration in a directory. If it has none, throws UserError that names the directories below that have.
 PeftConfig read_peft_config(const std::filesystem::path& directory);
 
-// Returns the text of adapter_config.json, for an adapter that snug trained.
+// Returns the text of adapter_config.json, for an adapter that snug trained, with halves taken off or not written as
+// plain ones.
 std::string write_peft_config(const PeftConfig& config);
+
+// Returns the text of an adapter_config.json for the plain adapter of twice the rank that stands for one whose first
+// halves are taken off of the base: of [B, -B as it began] and [A; A as it began]. All else is kept.
+std::string plain_peft_config(std::string_view json, std::string_view source);
 
 constexpr std::string_view kPeftConfigFile = "adapter_config.json";
 constexpr std::string_view kPeftWeightsFile = "adapter_model.safetensors";

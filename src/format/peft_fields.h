@@ -15,7 +15,7 @@ std::string field_text(const std::pair<Pattern, T>& entry) {
 // Leaves out the name of the base, and what adapters that are trained do not have.
 template <RecordOf<PeftConfig> R, class Visit>
 void visit_fields(R& adapter, Visit&& visit) {
-  auto& [base_model, rank, alpha, dropout, rslora, dora, target_modules, target_expression, exclude_modules,
+  auto& [base_model, rank, alpha, dropout, rslora, dora, init, target_modules, target_expression, exclude_modules,
          layers_to_transform, layers_pattern, rank_pattern, alpha_pattern, bias, modules_to_save,
          trainable_token_indices, scores, ensure_weight_tying] = adapter;
   visit("lora_rank", rank);
@@ -23,6 +23,7 @@ void visit_fields(R& adapter, Visit&& visit) {
   visit("lora_dropout", dropout);
   visit("lora_rslora", rslora);
   visit("lora_dora", dora);
+  visit("lora_init", init);
   visit("lora_targets", target_modules);
   visit("lora_layers", layers_to_transform);
   visit("lora_rank_pattern", rank_pattern);

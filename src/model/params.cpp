@@ -19,12 +19,12 @@ constexpr std::string_view kLoraB = ".lora_B.weight";
 
 class TableBuilder {
  public:
-  TableBuilder(const ModelSpec& model, const PeftConfig* adapter, bool trainable, LoraInit init = LoraInit::Default)
+  TableBuilder(const ModelSpec& model, const PeftConfig* adapter, bool trainable)
       : model_(model),
         adapter_(adapter),
         base_trainable_(trainable && !adapter),
         adapter_trainable_(trainable),
-        initial_(init != LoraInit::Default) {}
+        initial_(adapter && adapter->init != LoraInit::Default) {}
 
   ParamTable build() {
     table_.head_tensor = model_.head;
@@ -303,11 +303,6 @@ class TableBuilder {
 
 }  // namespace
 
-std::string_view name(LoraInit init) {
-  constexpr std::array<std::string_view, 3> kNames{"default", "pissa", "olora"};
-  return kNames[static_cast<size_t>(init)];
-}
-
 bool Lora::even() const {
   return std::ranges::all_of(
       parts, [&](const LoraPart& part) { return part.rank == parts[0].rank && part.scale == parts[0].scale; });
@@ -458,7 +453,6 @@ std::vector<std::string> parameters_named(const ModelSpec& model, const std::str
 
 ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
   ParamTable table = rules.adapter ? lora_parameters(model, *rules.adapter, true) : full_parameters(model, true);
-  if (rules.init != LoraInit::Default) table = TableBuilder(model, &rules.adapter.value(), true, rules.init).build();
   const RuleBook book(model, rules);
   for (ParamSpec& param : table.params) {
     const ParamRule rule = book.rule_of(param);

@@ -151,14 +151,9 @@ std::vector<std::string> linear_names(const ModelSpec& model);
 
 // Returns the table for full fine-tuning (or no training at all): every parameter is the model's own.
 ParamTable full_parameters(const ModelSpec& model, bool trainable);
-// Returns the table for low-rank adaptation: the model's parameters are frozen, adapters are trainable. UserError if no
-// linear is adapted.
+// Returns the table for low-rank adaptation: the model's parameters are frozen, adapters are trainable, and stand
+// beside the halves with which they began where those are taken off of the base. UserError if no linear is adapted.
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
-
-// Says with what an adapter begins: with A drawn and B zero, or with halves of the base's own weights, which are taken
-// off (train/principal_halves.h).
-enum class LoraInit : uint8_t { Default, Pissa, Olora };
-std::string_view name(LoraInit init);
 
 // Says which parameters a job trains, and how.
 struct ParamRules {
@@ -166,7 +161,6 @@ struct ParamRules {
   // the model's own parameters are trained.
   std::optional<PeftConfig> adapter{};
   std::vector<std::string> train{}, freeze{};  // without an adapter: what alone is trained, and what is not
-  LoraInit init = LoraInit::Default;           // of a fresh adapter
   double lora_plus_ratio = 1;  // the rate of halves B, by that of all else (LoRA+, Hayou et al., arXiv:2402.12354)
   double tower_rate = 1, projector_rate = 1;  // the rate of a tower and of its projector, by that of all else
 };

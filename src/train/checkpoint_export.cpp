@@ -8,6 +8,7 @@
 #include "base/disk.h"
 #include "base/error.h"
 #include "format/load.h"
+#include "format/peft_tensors.h"
 #include "plan/lowering/persist.h"
 #include "train/checksum.h"
 
@@ -92,10 +93,10 @@ void write_as(File& file, uint64_t offset, const std::vector<float>& values, con
   file.write(offset, std::as_bytes(std::span<const T>(rounded)));
 }
 
-// Copies what is not trained from the file that holds it.
-void copy_values(File& out, uint64_t offset, const WeightSources& base, const TensorPlace& place, uint64_t bytes,
-                 const Heartbeat& heartbeat) {
-  const File file = File::open_read(base.files[static_cast<size_t>(place.file)], IoMode::Buffered);
+// Copies bytes of a tensor as they lie in a list of files.
+void copy_values(File& out, uint64_t offset, std::span<const std::filesystem::path> files, const TensorPlace& place,
+                 uint64_t bytes, const Heartbeat& heartbeat) {
+  const File file = File::open_read(files[static_cast<size_t>(place.file)], IoMode::Buffered);
   std::vector<std::byte> values(std::min<uint64_t>(bytes, kChunk));
   for (uint64_t done = 0; done < bytes; done += values.size()) {
     const auto some = std::span(values).first(std::min<uint64_t>(values.size(), bytes - done));
@@ -117,16 +118,20 @@ std::map<ParamId, ParamId> initial_halves(const ParamTable& table) {
   return began;
 }
 
-// Returns the numbers that a file has of a parameter.
-std::vector<float> stored_values(const WeightSources& sources, ParamId id, int64_t count) {
-  const auto& place = std::get<TensorPlace>(sources.params[static_cast<size_t>(id)]);
+std::vector<float> stored_values(std::span<const std::filesystem::path> files, const TensorPlace& place,
+                                 int64_t count) {
   std::vector<std::byte> bytes(static_cast<size_t>(count) * element_bytes(place.dtype));
-  File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered).read(place.offset, bytes);
+  File::open_read(files[static_cast<size_t>(place.file)], IoMode::Buffered).read(place.offset, bytes);
   std::vector<float> values(static_cast<size_t>(count));
   dispatch_float(place.dtype, [&]<class T>() {
     for (size_t i = 0; i < values.size(); i++) values[i] = static_cast<float>(load<T>(bytes.data() + i * sizeof(T)));
   });
   return values;
+}
+
+// Returns the numbers that a file has of a parameter.
+std::vector<float> stored_values(const WeightSources& sources, ParamId id, int64_t count) {
+  return stored_values(sources.files, std::get<TensorPlace>(sources.params[static_cast<size_t>(id)]), count);
 }
 
 // Returns a half and what is taken off of it: one below the other, or row by row side by side.
@@ -189,7 +194,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     if (!table[ids[i]].trainable) {
       const uint64_t bytes = static_cast<uint64_t>(count) * element_bytes(tensors[i].dtype);
       const auto& place = std::get<TensorPlace>(base->params[static_cast<size_t>(ids[i])]);
-      copy_values(out, layout.offset[i], *base, place, bytes, heartbeat);
+      copy_values(out, layout.offset[i], base->files, place, bytes, heartbeat);
       continue;
     }
     if (const auto initial = began.find(ids[i]); initial != began.end()) {
@@ -219,7 +224,61 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   for (size_t i = 0; i < copied.size(); i++) {
     const SafetensorsTensor& tensor = tensors[ids.size() + i];
     const uint64_t bytes = static_cast<uint64_t>(tensor.shape.count()) * element_bytes(tensor.dtype);
-    copy_values(out, layout.offset[ids.size() + i], *base, copied[i], bytes, heartbeat);
+    copy_values(out, layout.offset[ids.size() + i], base->files, copied[i], bytes, heartbeat);
+  }
+  out.sync();
+}
+
+void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, const WeightSources& base,
+                         const std::filesystem::path& file) {
+  const std::map<ParamId, ParamId> began = initial_halves(table);
+  std::map<std::string, ParamId> halves;  // by name in the table
+  for (const auto& [half, initial] : began) {
+    halves[table[half].name] = half;
+    const auto tensor = adapter.tensors.find(table[half].name);
+    adapter.index.require(tensor == adapter.tensors.end() ? table[half].name : tensor->second, table[half].shape,
+                          "adapter_config.json, 'r'");
+  }
+  struct Piece {
+    const SafetensorsEntry* entry;
+    ParamId half;
+  };
+  std::vector<Piece> pieces;
+  std::vector<SafetensorsTensor> tensors;
+  for (const SafetensorsEntry& entry : adapter.index.entries()) {
+    const std::string param = parse_peft_tensor(entry.name).param;
+    const auto half = halves.find(param);
+    if (half == halves.end()) {
+      if (!entry.dtype || entry.shape.size() > 2)
+        user_error("{}: found a tensor that is neither a matrix nor a vector of numbers", adapter.where(entry.name));
+      const Shape shape = entry.shape.size() == 2 ? Shape{entry.shape[0], entry.shape[1]}
+                          : entry.shape.empty()   ? Shape{}
+                                                  : Shape{entry.shape[0]};
+      pieces.push_back({&entry, kNoParam});
+      tensors.push_back({entry.name, *entry.dtype, shape});
+    } else if (adapter.tensors.at(param) == entry.name) {  // another name of the same is left out
+      Shape shape = table[half->second].shape;
+      shape.dims[param.ends_with(".lora_A.weight") ? 0 : 1] *= 2;
+      pieces.push_back({&entry, half->second});
+      tensors.push_back({entry.name, DType::F32, shape});
+    }
+  }
+  const SafetensorsLayout layout = layout_safetensors(tensors);
+  require_room_in_memory(file.parent_path(), layout.file_bytes);
+  File out = File::create(file, IoMode::Buffered);
+  out.resize(layout.file_bytes);
+  out.write(0, std::as_bytes(std::span(layout.header)));
+  for (size_t i = 0; i < pieces.size(); i++) {
+    const auto [entry, half] = pieces[i];
+    const TensorPlace place{entry->file, entry->offset, *entry->dtype};
+    if (half == kNoParam) {
+      copy_values(out, layout.offset[i], adapter.index.files(), place, entry->bytes, {});
+      continue;
+    }
+    const int64_t count = table[half].shape.count();
+    const std::vector<float> own = stored_values(adapter.index.files(), place, count),
+                             other = stored_values(base, began.at(half), count);
+    write_as<float>(out, layout.offset[i], joined(own, other, table[half], tensors[i].shape), entry->name);
   }
   out.sync();
 }

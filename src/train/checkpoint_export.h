@@ -6,6 +6,7 @@
 
 #include "base/heartbeat.h"
 #include "model/params.h"
+#include "plan/spec/adapter_files.h"
 #include "plan/spec/sources.h"
 
 namespace snug {
@@ -18,5 +19,11 @@ namespace snug {
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
                    const WeightSources* base = nullptr, const Heartbeat& heartbeat = {});
+
+// Writes the tensors of the plain adapter that stands for one whose first halves are taken off of the base: every half
+// beside that with which it began, as write_trained() does, and all else as it is. `base` has the first halves' file.
+// Throws UserError for a half that is missing or has another shape than the table's.
+void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, const WeightSources& base,
+                         const std::filesystem::path& file);
 
 }  // namespace snug

@@ -32,7 +32,7 @@ class InitialHalves {
     const std::vector<float> values = read(weight);
     const MatrixView w{values, spec_.table[weight].shape.rows(), linear.in};
     LoraHalves halves =
-        spec_.rules.init == LoraInit::Pissa
+        spec_.rules.adapter->init == LoraInit::Pissa
             ? principal_halves(w, part.rank, static_cast<double>(part.scale), spec_.numerics.seed, heartbeat_)
             : orthogonal_halves(w, part.rank, heartbeat_);
     store(linear.lora.a_of(i), halves.a);

@@ -44,10 +44,9 @@ void visit_fields(R& numerics, Visit&& visit) {
 // The fields of the adapter are added by themselves.
 template <RecordOf<ParamRules> R, class Visit>
 void visit_fields(R& rules, Visit&& visit) {
-  auto& [adapter, train, freeze, init, lora_plus_ratio, tower_rate, projector_rate] = rules;
+  auto& [adapter, train, freeze, lora_plus_ratio, tower_rate, projector_rate] = rules;
   visit("train_modules", train);
   visit("freeze", freeze);
-  visit("lora_init", init);
   visit("lora_plus_ratio", lora_plus_ratio);
   visit("learning_rate_vision", tower_rate);
   visit("learning_rate_projector", projector_rate);

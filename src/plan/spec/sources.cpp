@@ -47,6 +47,8 @@ class Finder {
   WeightSources find() {
     std::optional<SafetensorsIndex> model;
     if (request_.adapter) adapter_ = open_adapter(*request_.adapter, embedding(), table_.head_tensor);
+    check(!adapter_ || adapter_->config.init == LoraInit::Default,
+          "an adapter whose first halves are taken off the base");
     if (!request_.random && SafetensorsIndex::is_in(request_.model)) {
       model = SafetensorsIndex::open_model(request_.model);
     } else if (!request_.random) {
@@ -55,7 +57,8 @@ class Finder {
     }
     const int64_t model_base = model ? add_files(*model) : 0;
     adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
-    if (request_.initial_halves) sources_.initial_file = assume(initial_ = initial_file(table_), "initial halves");
+    const bool takes_off = std::ranges::any_of(table_.params, &ParamSpec::taken_off);
+    if (takes_off) sources_.initial_file = assume(initial_ = initial_file(table_), "initial halves");
     if (has_new_rows()) {
       sources_.rows_file = assume(rows_ = rows_file(table_, new_row_count()), "new rows");
       sources_.new_rows = request_.new_rows;
@@ -66,7 +69,7 @@ class Finder {
       const uint32_t stream = !draws ? 0 : param.adapter ? of_adapter++ : of_model++;
       if (const auto replacement = from_adapter(param))
         sources_.params.push_back(*replacement);
-      else if (param.adapter && request_.initial_halves)
+      else if (param.adapter && takes_off)
         sources_.params.push_back(initial_place());
       else if (param.adapter)
         sources_.params.push_back(adapter_fill(param, request_.seed, stream));
@@ -116,8 +119,8 @@ class Finder {
   const std::string& embedding() const { return table_[table_.embedding].name; }
 
   const std::string& name_in(const SafetensorsIndex& index, const ParamSpec& param) const {
-    const std::string &tensor = param.stored.tensor, &head = table_.head_tensor;
-    const bool shared = request_.head_is_embedding && tensor == head && !index.find(head);
+    const std::string& tensor = param.stored.tensor;
+    const bool shared = request_.head_is_embedding && param.name == table_.head_tensor && !index.find(tensor);
     return shared ? table_[table_.embedding].stored.tensor : tensor;
   }
 

@@ -83,7 +83,6 @@ struct SourceRequest {
   // Describes weight files that do not exist: the type of their numbers, and how linears are quantised.
   DType dtype = DType::BF16;
   std::optional<BnbQuantization> quantization{};
-  bool initial_halves = false;     // the adapter begins with those of a file (initial_file.h), whose path is set later
   bool draws_head = false;         // a head that gives scores is drawn where the model's files have none
   bool head_is_embedding = false;  // the model's files have one matrix for both, though the table has two
   NewRows new_rows{};              // begin with those of a file (initial_file.h), whose path is set later
