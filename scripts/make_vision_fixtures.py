@@ -172,12 +172,12 @@ def references(folder, samples, pixels):
     reference = {"loss": loss, "gradient_error": error, "full": train(full, samples, pixels, 1e-3)}
     tensors |= {f"final.{name}": p.detach().masked_fill(noise[name], torch.nan) if name in noise else p.detach()
                 for name, p in full.named_parameters()}  # fmt: skip
-    if folder.name in omnilmm_models.MODELS:
-        parts = load(folder, torch.float32)
-        parts.model.vision_tower.requires_grad_(False)
-        reference["frozen_tower"] = train(parts, samples, pixels, 1e-3)
-        tensors |= {f"frozen_tower.{name}": p.detach().masked_fill(noise[name], torch.nan)
-                    for name, p in parts.named_parameters() if p.requires_grad}  # fmt: skip
+    parts = load(folder, torch.float32)
+    for name, p in parts.named_parameters():
+        p.requires_grad_(p.requires_grad and not name.startswith(TOWERS[folder.name]))
+    reference["frozen_tower"] = train(parts, samples, pixels, 1e-3)
+    tensors |= {f"frozen_tower.{name}": p.detach().masked_fill(noise[name], torch.nan)
+                for name, p in parts.named_parameters() if p.requires_grad}  # fmt: skip
     lora = PeftModel.from_pretrained(load(folder, torch.float32), folder / "adapter_init", is_trainable=True)
     with torch.no_grad():
         tensors["adapted_logits"] = logits_of(lora, samples[2], pixels[2]).clone()
@@ -185,6 +185,12 @@ def references(folder, samples, pixels):
     tensors |= {f"lora_final.{name}": p for name, p in get_peft_model_state_dict(lora).items()}
     save_file({name: t.float().contiguous() for name, t in tensors.items()}, folder / "reference.safetensors")
     write_json(folder / "reference.json", reference)
+
+
+# What is frozen of a model whose tower is, its projector not among that.
+TOWERS = {"qwen2_vl": ("model.visual.patch_embed.", "model.visual.blocks."), "minicpmv": ("vpm.",),
+          "qwen2_5_vl": ("model.visual.patch_embed.", "model.visual.blocks."),
+          "omnilmm": ("model.vision_tower.",)}  # fmt: skip
 
 
 def main():

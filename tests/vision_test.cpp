@@ -84,10 +84,15 @@ TEST_P(Vision, TenLoraStepsBesideAFrozenTowerAgree) {
   for (const int64_t passes : {1, 2}) expect_same_training(GetParam(), "adapter_init", "lora", passes);
 }
 
-// Its positions that are never trained stay beside a resampler that is.
-TEST(OmniLmm, TenStepsBesideAFrozenTowerAgree) {
+// The projector is trained beside it; OmniLMM's positions, which never are, stay.
+TEST_P(Vision, TenStepsBesideAFrozenTowerAgree) {
+  const std::map<std::string, std::vector<std::string>> towers{
+      {"qwen2_vl", {"model.visual.patch_embed", "model.visual.blocks"}},
+      {"qwen2_5_vl", {"model.visual.patch_embed", "model.visual.blocks"}},
+      {"minicpmv", {"vpm"}},
+      {"omnilmm", {"model.vision_tower"}}};
   for (const int64_t passes : {1, 2})
-    expect_same_training("omnilmm", std::nullopt, "frozen_tower", passes, {"model.vision_tower"});
+    expect_same_training(GetParam(), std::nullopt, "frozen_tower", passes, towers.at(GetParam()));
 }
 
 // Generates, with room for the images of a prompt.
