@@ -23,7 +23,7 @@ packages=(
   dict-jargon
 )
 packages_checks=(debootstrap qemu-user)
-checks=(clang-format-14 clang-16 libclang-rt-16-dev libomp-16-dev)
+checks=(clang-format-14 clang-16 libclang-rt-16-dev libomp-16-dev python3-markdown)
 
 case "${1:-}" in
   "") ;;
