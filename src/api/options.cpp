@@ -419,12 +419,12 @@ std::string OptionSpec::default_text() const {
   return help.substr(begin + 1, help.size() - begin - 2);
 }
 
-const OptionSpec& find_option(const std::string& key, const std::string& where, const std::vector<std::string>& taken) {
-  std::string name = key;
+const OptionSpec& find_option(std::string_view key, std::string_view where, std::span<const std::string> taken) {
+  std::string name(key);
   std::ranges::replace(name, '-', '_');
   const auto found = std::ranges::find(option_specs(), name, &OptionSpec::key);
   if (found != option_specs().end()) return *found;
-  std::vector<std::string> known = taken;
+  std::vector<std::string> known(taken.begin(), taken.end());
   if (known.empty())
     for (const OptionSpec& spec : option_specs()) known.push_back(spec.key);
   user_error("{}: unknown option '{}'{}", where, key, advice_on_name(name, known));

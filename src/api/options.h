@@ -5,7 +5,9 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "api/job_config.h"
@@ -42,8 +44,7 @@ const std::vector<OptionSpec>& option_specs();
 
 // Returns the spec of a key (with - or _). Throws UserError that names `where` it stood and says what snug calls it, or
 // which known keys are near, if any. `taken` lists the keys that may stand there, if not all may.
-const OptionSpec& find_option(const std::string& key, const std::string& where,
-                              const std::vector<std::string>& taken = {});
+const OptionSpec& find_option(std::string_view key, std::string_view where, std::span<const std::string> taken = {});
 
 // Joins items with commas, as options take lists; a comma or backslash within an item gets a backslash before it.
 std::string join_list(const std::vector<std::string>& items);
