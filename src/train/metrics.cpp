@@ -97,7 +97,7 @@ Progress::Progress(std::string what, int64_t before, int64_t total, bool shown)
     : what_(std::move(what)),
       before_(before),
       total_(total),
-      terminal_(shown && isatty(STDERR_FILENO) == 1),
+      terminal_(shown && isatty(STDERR_FILENO) == 1 && log_format() == LogFormat::Text),
       start_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() { clear(); }

@@ -53,7 +53,8 @@ class MetricsFiles {
   std::optional<EventFile> events_;
 };
 
-// Shows one line on standard error that is written over if that is a terminal; it shows nothing in a pipe.
+// Shows one line on standard error that is written over if that is a terminal; it shows nothing in a pipe, and in a log
+// of JSON.
 class Progress {
  public:
   // `what` names what is counted ("step"): `total` in all, 0 if that is unknown, of which `before` were done earlier.

@@ -255,11 +255,11 @@ Ending Trainer::run() {
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
     over = stops_early();
+    Event event{{"event", "step"}};
+    event.update(metrics_json(metrics_));
     if (files) {
       files->append(metrics_);
-      nlohmann::ordered_json event{{"event", "step"}};
-      event.update(metrics_json(metrics_));
-      options_.event(event);
+      options_.step_event(event);
     }
     const std::string line = fmt::format(
         "loss {:.4f}  norm {:.3f}{}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
@@ -270,9 +270,11 @@ Ending Trainer::run() {
     progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
     if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
       progress.clear();
-      options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
+      std::string lines = fmt::format("step {}/{}  {}", number, options_.steps, line);
       if (metrics_.eval_loss)
-        for (const EvaluationPart& part : options_.validation_parts) options_.log(text_of_part(part, metrics_.others));
+        for (const EvaluationPart& part : options_.validation_parts)
+          lines += "\n" + text_of_part(part, metrics_.others);
+      options_.log_step(lines, event);
     }
     if (due & kStop) ending = Ending::Interrupted;
     const int64_t left_to_trace = first + kTracedSteps - 1 - number;

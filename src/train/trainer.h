@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/event.h"
 #include "data/image_layout.h"
 #include "tensor/batch.h"
 #include "tensor/step_scalars.h"
@@ -75,9 +76,10 @@ struct TrainerOptions {
   std::string best_metric = "eval_loss";  // of what is held out: it says which step is the best
   int64_t early_stopping = 0;             // the run ends after so many evaluations without a better one; 0: none
   MetricsFormats metrics_formats;
-  // Called by rank 0 with {"event": "step", ...} after a step, as metrics.jsonl has it, and with "checkpoint" when one
-  // is on disk.
-  std::function<void(const nlohmann::ordered_json&)> event = [](const nlohmann::ordered_json&) {};
+  // Rank 0 calls them: with {"event": "step", ...} after every step, as metrics.jsonl has it; and with "checkpoint"
+  // when one is on disk.
+  std::function<void(const Event&)> step_event = [](const Event&) {};
+  std::function<void(const Event&)> event = [](const Event&) {};
   std::filesystem::path trace;                    // a Chrome trace of the first steps is written there; empty: none
   StepObjective* objective = nullptr;             // of the data; null: the cross-entropy of its labels
   StepObjective* validation_objective = nullptr;  // of what is held out
@@ -91,6 +93,8 @@ struct TrainerOptions {
   // Rank 0 calls it before it writes anything into `out`; it throws where another process has taken that over.
   std::function<void()> require_owned = [] {};
   std::function<void(const std::string&)> log = [](const std::string&) {};
+  // Rank 0 calls it after the steps of `log_interval`: with their lines for people, and the event.
+  std::function<void(const std::string& lines, const Event& event)> log_step = [](const std::string&, const Event&) {};
 
   // Returns the names of the metrics that steps have besides those of StepMetrics.
   std::vector<std::string> metric_names() const;
