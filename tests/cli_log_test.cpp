@@ -1,4 +1,6 @@
 // What a run says while it goes on, to people and to programs.
+#include <pty.h>
+
 #include <map>
 #include <set>
 
@@ -102,6 +104,99 @@ TEST_F(LogCli, AnErrorEndsAJsonLog) {
   const std::vector<Json> told = events_of(failed.err);
   EXPECT_THAT(told.back()["message"].get<std::string>(), HasSubstr("is not finite"));
   EXPECT_EQ(std::ranges::count(names_of(told), "error"), 1);
+}
+
+// What a terminal shows: lines said, the last of which was not ended, and all that stood there meanwhile.
+struct Screen {
+  std::vector<std::string> lines{""}, overwritten;
+
+  void take(std::string_view text) {
+    constexpr std::string_view kClear = "\r\033[K";
+    while (!text.empty()) {
+      if (text.starts_with(kClear)) {
+        overwritten.push_back(std::exchange(lines.back(), ""));
+        text.remove_prefix(kClear.size());
+      } else if (text.starts_with("\r\n")) {  // as the terminal makes of a newline
+        lines.emplace_back();
+        text.remove_prefix(2);
+      } else {
+        lines.back() += text.front();
+        text.remove_prefix(1);
+      }
+    }
+  }
+};
+
+class TerminalCli : public Cli {
+ protected:
+  // Runs snug with a terminal of so many columns as its standard error.
+  Screen run_at_terminal(const Words& words, unsigned short columns) const {
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1, end = -1;
+    EXPECT_EQ(openpty(&terminal, &end, nullptr, nullptr, &size), 0);
+    std::vector<char*> arguments{const_cast<char*>(SNUG_BINARY)};
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (chdir(directory_.path().c_str()) != 0) _exit(126);
+      dup2(end, STDERR_FILENO);
+      close(terminal);
+      close(end);
+      execv(SNUG_BINARY, arguments.data());
+      _exit(127);
+    }
+    close(end);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t count = 0; (count = read(terminal, buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<size_t>(count));
+    close(terminal);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << text;
+    Screen screen;
+    screen.take(text);
+    return screen;
+  }
+};
+
+// Returns a line with its numbers as '#', as rates and times differ from run to run.
+std::string without_numbers(const std::string& line) {
+  std::string text;
+  for (const char c : line) {
+    const bool number = std::isdigit(static_cast<unsigned char>(c)) || c == '.';
+    if (!number || !text.ends_with('#')) text += number ? '#' : c;
+  }
+  return text;
+}
+
+TEST_F(TerminalCli, AStatusLineStandsBelowAllThatIsSaid) {
+  const Words words = job("train", {"--log-every", "3", "--max-steps", "30"});
+  const Screen screen = run_at_terminal(words, 120);
+  EXPECT_THAT(screen.overwritten,
+              ::testing::Contains(MatchesRegex("step 1/30  .*left  loss .* tokens/s  device .* of .* GiB.*")));
+  EXPECT_THAT(screen.overwritten, ::testing::Contains(MatchesRegex("step 7/30  .*left  loss .* [(][-+]0[.].*")));
+  std::vector<std::string> shown, piped;
+  for (const std::string& line : screen.lines) shown.push_back(without_numbers(line));
+  const std::string in_pipe = run_well(with(words, {"--overwrite"})).err;
+  EXPECT_EQ(in_pipe.find_first_of("\r\033"), in_pipe.npos);
+  for (const std::string& line : lines_of(in_pipe)) piped.push_back(without_numbers(line));
+  piped.emplace_back();
+  EXPECT_EQ(shown, piped) << "nothing of the status is left";
+}
+
+TEST_F(TerminalCli, AStatusLineIsCutToTheTerminal) {
+  size_t longest = 0;
+  for (const std::string& status : run_at_terminal(job("train", {"--log-every", "3"}), 40).overwritten)
+    longest = std::max(longest, status.size());
+  EXPECT_EQ(longest, 39U);
+}
+
+TEST_F(TerminalCli, AJsonLogHasNoStatusLine) {
+  const Screen screen = run_at_terminal(job("train", {"--log-format", "json"}), 120);
+  EXPECT_THAT(screen.overwritten, ::testing::IsEmpty());
+  for (size_t i = 0; i + 1 < screen.lines.size(); i++) EXPECT_TRUE(Json::accept(screen.lines[i])) << screen.lines[i];
 }
 
 }  // namespace

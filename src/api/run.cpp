@@ -261,8 +261,11 @@ TrainerOptions held_out_of(RunObjective& objective, std::list<StreamSource>& fil
 
 // Gives the trainer what it has of the run and of its objective.
 void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective, const TrainerOptions& held_out) {
-  for (const Space space : kSpaces)
-    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
+  const Caps& caps = run.planned.caps;
+  for (const Space space : kSpaces) {
+    trainer_options.overhead[index(space)] = caps.overhead(run.planned.shown().forecast, space);
+    trainer_options.planned[index(space)] = caps.taken(run.planned.shown().forecast, space);
+  }
   trainer_options.fields = run.fields;
   trainer_options.objective = objective.of_data();
   trainer_options.validation_objective = held_out.validation_objective;

@@ -227,6 +227,7 @@ Ending Trainer::run() {
   std::optional<MetricsFiles> files;
   if (reports) files.emplace(options_.out, state_.step, options_.metrics_formats, options_.metric_names());
   Progress progress("step", state_.step, options_.steps, reports);
+  LossTrend trend;
   Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
@@ -248,7 +249,6 @@ Ending Trainer::run() {
                                             {"the end of step", number}, kStop);
     if (due & kLost) refuse_lost();
     if (validation_ && (last || (due & kEvaluate))) {
-      progress.clear();
       evaluate_now();
       if (session_.as_rank_0(is_lost() ? kLost : 0, {"the end of the evaluation after step", number})) refuse_lost();
       begun_ = Clock::now();
@@ -267,9 +267,10 @@ Ending Trainer::run() {
         metrics_.eval_loss
             ? fmt::format("  held-out loss {:.4f}{}", *metrics_.eval_loss, preferences_text(metrics_.others, "eval_"))
             : std::string());
-    progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
+    trend.add(metrics_.loss);
+    progress.update(number, status_text(metrics_, trend, options_.planned[index(Space::Device)],
+                                        options_.planned[index(Space::Host)]));
     if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
-      progress.clear();
       std::string lines = fmt::format("step {}/{}  {}", number, options_.steps, line);
       if (metrics_.eval_loss)
         for (const EvaluationPart& part : options_.validation_parts)

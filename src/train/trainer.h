@@ -87,6 +87,7 @@ struct TrainerOptions {
   // objectives belong to that of all.
   std::vector<EvaluationPart> validation_parts{};
   PerSpace<uint64_t> overhead{};  // bytes taken besides the arenas
+  PerSpace<uint64_t> planned{};   // bytes that were planned for arenas and these
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
                     // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
