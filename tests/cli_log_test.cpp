@@ -106,6 +106,29 @@ TEST_F(LogCli, AnErrorEndsAJsonLog) {
   EXPECT_EQ(std::ranges::count(names_of(told), "error"), 1);
 }
 
+TEST_F(LogCli, ALossThatLeapsIsSaidWithTheSamplesOfItsStep) {
+  std::string lines;
+  for (int line = 1; line <= 64; line++)
+    lines += line == 58 ? "{\"input_ids\": [9, 700, 33, 512, 8, 901, 77, 40]}\n"
+                        : "{\"input_ids\": [5, 5, 5, 5, 5, 5, 5, 5]}\n";
+  put(at("alike.jsonl"), lines);
+  Words words = job(
+      "train", {"--shuffle", "false", "--packing", "false", "--batch-size", "2", "--method", "full", "--learning-rate",
+                "1e-2", "--schedule", "constant", "--max-steps", "32", "--on-event", "cat > events.jsonl"});
+  std::ranges::replace(words, (kModels / "data.jsonl").string(), "alike.jsonl");
+  const std::string said = run_well(words).err;
+  const std::string place = "step 29: the loss leapt to ";
+  ASSERT_THAT(said, HasSubstr("warning: " + place));
+  EXPECT_THAT(said, HasSubstr("; its samples: alike.jsonl, line 57; alike.jsonl, line 58\n"));
+  EXPECT_EQ(said.find("warning: "), said.rfind("warning: "));
+  const std::vector<Json> told = events_of(text_of(at("events.jsonl")));
+  const auto warning = std::ranges::find(told, Json("warning"), [](const Json& event) { return event["event"]; });
+  ASSERT_NE(warning, told.end());
+  EXPECT_EQ((*warning)["samples"], Json({"alike.jsonl, line 57", "alike.jsonl, line 58"}));
+  EXPECT_THAT((*warning)["message"].get<std::string>(), StartsWith(place));
+  EXPECT_EQ(fields_of(*warning), documented_fields().at("warning"));
+}
+
 // What a terminal shows: lines said, the last of which was not ended, and all that stood there meanwhile.
 struct Screen {
   std::vector<std::string> lines{""}, overwritten;

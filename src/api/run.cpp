@@ -313,6 +313,21 @@ bool stops_before(Run& run, RunObjective& objective, const ReferenceOptions& of_
                   objective.find_references_by(*before.reference, run.options, rank, place, comm, of_reference), comm);
 }
 
+// Makes the trainer warn of what is worth it.
+void watch(TrainerOptions& trainer_options, const Run& run, const StreamSource& data, RunTeller& teller,
+           const Heartbeat& heartbeat) {
+  const Planned& planned = run.planned;
+  const bool computes = !planned.target.cuda() && planned.spec.cut.ranks == 1;  // with all that this process runs
+  trainer_options.watch.emplace(planned.pricing.measured() ? std::optional(planned.shown().step_seconds) : std::nullopt,
+                                computes ? planned.pricing.threads : 0);
+  trainer_options.warn = [&, heartbeat](int64_t step, const Warning& warning) {
+    std::vector<std::string> samples;
+    if (warning.of_samples) samples = places_of(run.corpus, run.options, data.step_samples(), heartbeat);
+    log_warning(warning.message, samples);
+    teller.tell(warning_event(step, warning.message, samples));
+  };
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const JobConfig& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -352,6 +367,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   trainer_options.event = [&](const Event& event) { teller.tell(event); };
   trainer_options.step_event = [&](const Event& event) { teller.tell_unlogged(event); };
   trainer_options.interrupted = interrupted;
+  watch(trainer_options, run, data, teller, heartbeat);
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
   if (options.resume) trainer.restore();

@@ -1,5 +1,8 @@
 #include "api/run_log.h"
 
+#include <fmt/ranges.h>
+#include <algorithm>
+
 #include "api/plan_report.h"
 #include "base/say.h"
 
@@ -19,6 +22,22 @@ Event plan_event(const Plan& plan) {
     event[key] = whole.at(key);
   event["steps"] = plan.data.value().steps;
   return event;
+}
+
+Event warning_event(int64_t step, const std::string& message, const std::vector<std::string>& samples) {
+  Event event{{"event", "warning"}, {"step", step}, {"message", message}, {"samples", samples}};
+  return event;
+}
+
+void log_warning(const std::string& message, const std::vector<std::string>& samples) {
+  constexpr size_t kMost = 20;
+  std::string line = "warning: " + message;
+  const size_t shown = std::min(samples.size(), kMost);
+  if (shown > 0)
+    line += fmt::format("; its samples: {}",
+                        fmt::join(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
+  if (shown < samples.size()) line += fmt::format("; and {} more", samples.size() - shown);
+  log_line_for_people(line);
 }
 
 void RunTeller::start(const std::string& command) {

@@ -17,6 +17,11 @@ void log_line_for_people(const std::string& line);
 // Returns {"event": "plan", ...}: what the run is about to take, in short.
 Event plan_event(const Plan& plan);
 
+// Returns {"event": "warning", ...} of a step, with the places of its samples if they may be the reason.
+Event warning_event(int64_t step, const std::string& message, const std::vector<std::string>& samples);
+// Says it for people, with twenty of the samples at most.
+void log_warning(const std::string& message, const std::vector<std::string>& samples);
+
 // Tells the events of a run to the client, to the command of on_event and, where it is JSON, to the log. Rank 0 alone
 // has one that tells.
 class RunTeller {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <ctime>
 
 #include "base/hash.h"
 #include "base/memory.h"
@@ -18,6 +19,13 @@ constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4, kLost = 8;
 
 // A trace has this many steps: the first does what later ones need not, and few suffice to see what repeats.
 constexpr int64_t kTracedSteps = 5;
+
+// Returns the seconds that the threads of this process have run, together.
+double seconds_of_processors() {
+  timespec taken{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &taken);
+  return static_cast<double>(taken.tv_sec) + 1e-9 * static_cast<double>(taken.tv_nsec);
+}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -277,6 +285,7 @@ Ending Trainer::run() {
           lines += "\n" + text_of_part(part, metrics_.others);
       options_.log_step(lines, event);
     }
+    if (reports) warn_of(number);
     if (due & kStop) ending = Ending::Interrupted;
     const int64_t left_to_trace = first + kTracedSteps - 1 - number;
     if (!options_.trace.empty() && (left_to_trace == 0 || (left_to_trace > 0 && (last || (due & kStop)))))
@@ -453,6 +462,14 @@ void Trainer::evaluate_now() {
     state_.best_step = state_.step;
     state_.evaluations_since_best = 0;
   }
+}
+
+// Warns of what the step shows that was done last.
+void Trainer::warn_of(int64_t number) {
+  const double before = std::exchange(busy_seconds_, seconds_of_processors());
+  if (!options_.watch) return;
+  for (const Warning& warning : options_.watch->look_at(metrics_, busy_seconds_ - before))
+    options_.warn(number, warning);
 }
 
 bool Trainer::stops_early() const {

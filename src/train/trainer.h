@@ -12,6 +12,7 @@
 #include "tensor/step_scalars.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/run_watch.h"
 #include "train/schedule.h"
 #include "train/step_objective.h"
 
@@ -97,6 +98,10 @@ struct TrainerOptions {
   // Rank 0 calls it after the steps of `log_interval`: with their lines for people, and the event.
   std::function<void(const std::string& lines, const Event& event)> log_step = [](const std::string&, const Event&) {};
 
+  // Rank 0 asks it after each step; and calls the other with what it finds, before the next step begins.
+  std::optional<RunWatch> watch;
+  std::function<void(int64_t step, const Warning& warning)> warn = [](int64_t, const Warning&) {};
+
   // Returns the names of the metrics that steps have besides those of StepMetrics.
   std::vector<std::string> metric_names() const;
 };
@@ -163,6 +168,7 @@ class Trainer {
   void run_passes(const RuntimeScalars& runtime);
   void refuse_non_finite(int64_t number);
   void evaluate_now();
+  void warn_of(int64_t number);
   bool stops_early() const;
   void save_now(int64_t number);
   bool is_lost();
@@ -182,6 +188,7 @@ class Trainer {
   std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
   std::exception_ptr lost_;  // names the process that has the run's directory now, if that is another one
+  double busy_seconds_ = 0;  // that this process took of all processors until the last step ended
   float loss_sum_ = 0;
   StepScalars scalars_;
 };
