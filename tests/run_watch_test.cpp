@@ -60,6 +60,7 @@ TEST(RunWatch, ALossThatLeapsIsSaidOnce) {
 TEST(RunWatch, StepsSlowerThanThePlanAreSaidOnceAndWhy) {
   EXPECT_THAT(warnings_at(RunWatch(1.0, 2), 1.2, 2.4), IsEmpty());
   EXPECT_THAT(warnings_at(RunWatch({}, 2), 5, 10), IsEmpty()) << "no forecast";
+  EXPECT_THAT(warnings_at(RunWatch(0.001, 2), 0.02, 0.02), IsEmpty()) << "milliseconds";
   EXPECT_THAT(
       warnings_at(RunWatch(1.0, 2), 1.5, 1.5),
       ElementsAre("steps 3 to 12 took 1.5 s, 1.50 times the 1 s of the plan: the threads ran 50 % of that time: "

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kWarmUp = 2;        // steps that do what later ones need not
 constexpr size_t kSpeedWindow = 10;   // steps whose time is compared
 constexpr double kSlower = 1.25;      // times the plan's seconds
+constexpr double kLeastLost = 0.02;   // seconds a step: writing metrics and lines takes some of them
 constexpr double kBusyThreads = 0.7;  // share of the time that threads run which nothing holds up
 
 }  // namespace
@@ -43,7 +44,7 @@ std::optional<Warning> RunWatch::look_at_speed(const StepMetrics& step, double b
   busy_ += busy_seconds;
   if (seconds_.size() < kSpeedWindow) return std::nullopt;
   const double median = quantile_of(seconds_, 0.5);
-  if (median <= kSlower * *planned_seconds_) return std::nullopt;
+  if (median <= kSlower * *planned_seconds_ || median - *planned_seconds_ < kLeastLost) return std::nullopt;
   const double ran = busy_ / (std::accumulate(seconds_.begin(), seconds_.end(), 0.0) * static_cast<double>(threads_));
   return Warning{fmt::format(
       "steps {} to {} took {:.3g} s, {:.2f} times the {:.3g} s of the plan: {}", step.step - int64_t{kSpeedWindow} + 1,
