@@ -1,4 +1,8 @@
 // snug report, and what else shows a run: from a run of the tiny model.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include "cli_fixture.h"
 
 namespace snug {
@@ -27,6 +31,62 @@ TEST_F(ReportCli, ARunBecomesOnePage) {
   ASSERT_EQ(run(job("train", {"--overwrite"})).code, 0);
   EXPECT_FALSE(fs::exists(at("run/trace.json"))) << "of the run that was replaced";
   EXPECT_TRUE(fs::exists(at("run/samples-before.jsonl"))) << "of the model alone";
+}
+
+// Returns the answer of the server on that port.
+std::string answer_of(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::string request = "GET / HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port) + "\r\n\r\n";
+  EXPECT_EQ(write(socket, request.data(), request.size()), std::ssize(request));
+  std::string text;
+  char bytes[4096];
+  for (ssize_t count = 0; (count = read(socket, bytes, sizeof bytes)) > 0;)
+    text.append(bytes, static_cast<size_t>(count));
+  close(socket);
+  return text;
+}
+
+// Returns the steps that a page at a glance has.
+int steps_of(const std::string& page) {
+  const std::string before = "<th scope=\"row\">steps</th><td>";
+  const size_t at = page.find(before);
+  return at == page.npos ? -1 : std::atoi(page.c_str() + at + before.size());
+}
+
+TEST_F(ReportCli, ALiveRunIsServedUntilItIsInterrupted) {
+  expect_refusal({"report", "nowhere", "--serve"}, {"nowhere: found no run"});
+  expect_refusal({"report", "nowhere", "--port", "1"}, {"--port", "--serve"});
+  expect_refusal({"report", "nowhere", "--serve", "--out", "a.html"}, {"--out", "a.html", "--serve"});
+  const pid_t training = start(job("train", {"--max-steps", "1000000", "--log-every", "100000"}));
+  wait_for_steps(3);
+  fs::create_directory(at("server"));  // with outputs of its own
+  const pid_t server = start({"report", "../run", "--serve"}, SNUG_BINARY, [] { return chdir("server") == 0; });
+  const std::string before = "http://127.0.0.1:";
+  std::string said;
+  for (int i = 0; i < 6000 && !said.ends_with('\n'); i++) usleep(10'000), said = text_of(at("server/stderr"));
+  ASSERT_THAT(said, StartsWith(before));
+  EXPECT_THAT(said, HasSubstr("/ shows ../run until Ctrl-C\n"));
+  const int port = std::atoi(said.c_str() + before.size());
+  const std::string first = answer_of(port);
+  EXPECT_THAT(first, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(first, HasSubstr("\r\nRefresh: 5\r\n"));
+  EXPECT_GE(steps_of(first), 3);
+  wait_for_steps(static_cast<size_t>(steps_of(first)) + 1);
+  EXPECT_GT(steps_of(answer_of(port)), steps_of(first)) << "the run goes on";
+  kill(training, SIGINT);
+  EXPECT_EQ(finish(training).code, 130);
+  const std::string last = answer_of(port);
+  EXPECT_EQ(steps_of(last), static_cast<int>(losses("run").size()));
+  EXPECT_THAT(last, ::testing::Not(HasSubstr("Refresh")));
+  EXPECT_EQ(run({"report", "run", "--serve", "--port", std::to_string(port)}).code, 2) << "the port is taken";
+  kill(server, SIGINT);
+  EXPECT_EQ(finish(server).code, 0);
+  EXPECT_FALSE(fs::exists(at("server/report.html")));
 }
 
 TEST_F(ReportCli, ExplainSaysWhatBecameOfARun) {

@@ -74,8 +74,8 @@ const std::set<std::string> kNotOfData{
     // Where bytes lie and when work happens; what is written and said.
     "device", "machine", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory", "disk_dir",
     "order", "recompute", "offload_states", "offload_gradients", "offload_parameters", "offload_activations",
-    "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume", "log_every", "metrics_format",
-    "on_event", "eval_every", "save_every", "keep", "best_metric", "early_stopping", "trace"};
+    "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume", "log_every", "log_format",
+    "metrics_format", "on_event", "eval_every", "save_every", "keep", "best_metric", "early_stopping", "trace"};
 
 TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
   const Corpus corpus;

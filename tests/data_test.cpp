@@ -259,6 +259,24 @@ TEST_F(Data, APromptPatternIsAllOfThePromptOrATemplatesTurn) {
   }
 }
 
+TEST_F(Data, SamplesAreFoundAgainInTheirFiles) {
+  const TextEncoder encoder = byte_encoder();
+  const std::string text = "{\"text\": \"ab\"}\n\n{\"text\": \"cd\"}\n{\"text\": \"ef\"}\n";
+  DataOptions two = options("a.jsonl", text);
+  two.files.push_back(write("b.jsonl", "{\"text\": \"gh\"}\n"));
+  const Dataset dataset = load_dataset(two, &encoder);
+  const std::string a = two.files[0].string(), b = two.files[1].string();
+  const std::vector<uint32_t> samples{0, 2, 3};
+  EXPECT_THAT(places_of(dataset, two, samples), ElementsAre(a + ", line 1", a + ", line 4", b + ", line 1"));
+  write("a.jsonl", text + text);
+  EXPECT_THAT(places_of(dataset, two, samples), ElementsAre(a + ", sample 1", a + ", sample 3", b + ", line 1"));
+  std::filesystem::remove(two.files[1]);
+  two.max_samples = 3;
+  EXPECT_THAT(places_of(dataset, two, samples), ElementsAre(a + ", line 1", a + ", line 4", b + ", sample 1"));
+  two.files.pop_back();
+  EXPECT_THAT(places_of(dataset, two, samples), ElementsAre("sample 1", "sample 3", "sample 4"));
+}
+
 TEST_F(Data, TheFirstSamplesOfEachFileAreTaken) {
   DataOptions o = options("a.txt", "a\n\nb\n\nc");
   o.files.push_back(write("b.jsonl", "{\"text\": \"d\"}\n{\"text\": \"e\"}\nbroken"));

@@ -207,5 +207,27 @@ TEST(Metrics, AResumedRunGoesOnInEveryFormat) {
             metrics_json(step(1)).dump() + "\n" + metrics_json(step(2)).dump() + "\n");
 }
 
+TEST(Metrics, TheTrendOfALossIsTenStepsBesideTenBefore) {
+  LossTrend trend;
+  for (const double loss : {4.0, 3.0, 2.0}) trend.add(loss);
+  EXPECT_EQ(trend.change(), std::nullopt);
+  trend.add(1.0);
+  EXPECT_EQ(trend.change(), -2.0) << "1.5 beside 3.5";
+  for (int i = 0; i < 10; i++) trend.add(2.0);
+  for (int i = 0; i < 10; i++) trend.add(2.5);
+  EXPECT_EQ(trend.change(), 0.5);
+}
+
+TEST(Metrics, AStatusSaysLossRateAndMemoryBesideThePlan) {
+  LossTrend trend;
+  StepMetrics metrics = step(3);
+  metrics.device_bytes = 3'000'000'000;
+  EXPECT_EQ(status_text(metrics, trend, 3'221'225'472, 0), "loss 1.5000  400 tokens/s  device 2.79 of 3.00 GiB");
+  for (const double loss : {2.0, 2.0, 1.75, 1.75}) trend.add(loss);
+  metrics.host_bytes = uint64_t{1} << 30;
+  EXPECT_EQ(status_text(metrics, trend, 3'221'225'472, uint64_t{1} << 30),
+            "loss 1.5000 (-0.2500)  400 tokens/s  device 2.79 of 3.00 GiB  host 1.00 of 1.00 GiB");
+}
+
 }  // namespace
 }  // namespace snug

@@ -92,6 +92,12 @@ class TrainTest(PackageTest):
         with self.assertRaises(snug.Error):
             run.wait()
 
+    def test_its_error_is_found_in_a_log_of_json(self) -> None:
+        with self.assertRaises(snug.Error) as raised:
+            snug.train(self.out, **JOB, max_steps=1, log_format="json", disk_dir="missing").wait()
+        self.assertIn("missing", str(raised.exception))
+        self.assertFalse(str(raised.exception).startswith("{"))
+
     def test_one_that_is_stopped_has_saved_everything(self) -> None:
         with snug.train(self.out, **JOB, max_steps=100000) as run:
             next(run)

@@ -150,6 +150,13 @@ Corpus read_corpus(const JobConfig& options, const Heartbeat& heartbeat) {
   return corpus;
 }
 
+std::vector<std::string> places_of(const Corpus& corpus, const JobConfig& options, std::span<const uint32_t> samples,
+                                   const Heartbeat& heartbeat) {
+  DataOptions data = data_options(options, options.data, 0, corpus.prompt_format, [](const std::string&) {});
+  data.heartbeat = heartbeat;
+  return places_of(corpus.training, data, samples);
+}
+
 PackingOptions packing_options(const JobConfig& options, const Heartbeat& heartbeat) {
   return {.sequence_length = options.sequence_length,
           .packing = options.packing,

@@ -39,6 +39,10 @@ std::optional<double> validation_fraction(const JobConfig& options);
 // Reads the data. Token files need no tokenizer, so a model directory without one serves for them.
 Corpus read_corpus(const JobConfig& options, const Heartbeat& heartbeat);
 
+// Returns where samples of the training data stand, by rising numbers: places_of() of data/dataset.h.
+std::vector<std::string> places_of(const Corpus& corpus, const JobConfig& options, std::span<const uint32_t> samples,
+                                   const Heartbeat& heartbeat);
+
 PackingOptions packing_options(const JobConfig& options, const Heartbeat& heartbeat = {});
 RunLength run_length(const JobConfig& options);
 DataSummary summarise(const BlockStream& stream);

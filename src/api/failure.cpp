@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/event.h"
 #include "base/memory.h"
 #include "base/say.h"
 #include "format/unicode.h"
@@ -34,7 +35,8 @@ int fail(ExitCode code, std::string_view text) {
     if (good < text.size()) line += in_hex(text[good]);
     text.remove_prefix(std::min(good + 1, text.size()));
   }
-  say(fmt::format("snug: {}\n", line));
+  say_event({{"event", "error"}, {"message", line}, {"exit_code", static_cast<int>(code)}});
+  if (log_format() == LogFormat::Text) say(fmt::format("snug: {}\n", line));
   return code;
 }
 

@@ -110,6 +110,7 @@ struct JobConfig {
   std::string out, trace, cache_dir, on_event;
   bool overwrite = false, resume = false;
   std::vector<std::string> metrics_format;
+  std::string log_format = "text";
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all
   std::string best_metric = "eval_loss";

@@ -315,6 +315,8 @@ std::vector<OptionSpec> machine_specs() {
       bool_option("overwrite", &O::overwrite, "replace a run that is there, and token ids that are kept (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),
+      word_option("log_format", &O::log_format, {"text", "json"},
+                  "what standard error is told: text for people, or JSON, an event a line"),
       cadence_option("eval_every", &O::eval_every, "steps, 'epoch' or a duration; 0 = at the end only (0)"),
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),

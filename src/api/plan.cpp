@@ -13,6 +13,7 @@
 #include "api/run.h"
 #include "base/option_name.h"
 #include "base/parallel.h"
+#include "base/say.h"
 
 namespace snug {
 
@@ -61,6 +62,7 @@ Job Job::of_found(JobConfig config) {
 }
 
 FileLock find_job(JobConfig& config, Needed needed, bool needs_model) {
+  set_log_format(config.log_format == "json" ? LogFormat::Json : LogFormat::Text);
   require_memory_for_process(thread_count(config));
   FileLock used = choose_checkpoint(config);
   take_adapters_base(config);

@@ -20,23 +20,21 @@
 #include "api/objective.h"
 #include "api/plan_report.h"
 #include "api/prompting.h"
+#include "api/resumed_run.h"
 #include "api/rules.h"
 #include "api/run_directory.h"
+#include "api/run_log.h"
 #include "api/saving.h"
 #include "base/clock.h"
 #include "base/option_name.h"
 #include "base/say.h"
-#include "format/generation_config.h"
 #include "format/side_files.h"
 #include "plan/lowering/fingerprint.h"
 #include "report/run_files.h"
-#include "train/event_command.h"
 #include "train/export.h"
 
 namespace snug {
 namespace {
-
-void log_line(const std::string& line) { say(fmt::format("{}\n", line)); }
 
 Interval interval_of(const Cadence& cadence) {
   switch (cadence.unit) {
@@ -52,63 +50,6 @@ Interval interval_of(const Cadence& cadence) {
 
 // ---- The run directory ----------------------------------------------------------------------------------------------
 
-// Derives the rest of a cut that the command line names in part: what the run's own file has was derived from the old
-// cut.
-void derive_again(JobConfig& options, const JobConfig& before) {
-  const auto named = [&](const char* key) { return options.flags.contains(key); };
-  const bool micro = named("micro_batch_size"), passes = named("gradient_accumulation_steps");
-  if (micro && !passes && options.gradient_accumulation_steps == before.gradient_accumulation_steps)
-    options.gradient_accumulation_steps.reset();
-  if (passes && !micro && options.micro_batch_size == before.micro_batch_size) options.micro_batch_size.reset();
-}
-
-// Keeps the cut of a run that is resumed, unless another is named; on another number of ranks that is impossible.
-void keep_cut_of_run(JobConfig& options) {
-  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  if (!options.resume || !is_file(job)) return;
-  JobConfig before;
-  read_job_file(job.string(), before);
-  derive_again(options, before);
-  const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
-  const bool own = options.micro_batch_size == before.micro_batch_size &&
-                   options.gradient_accumulation_steps == before.gradient_accumulation_steps;
-  if (options.batch_size != before.batch_size || options.ranks != before.ranks) {
-    if (own) options.micro_batch_size = options.gradient_accumulation_steps = std::nullopt;
-  } else if (!named) {
-    options.micro_batch_size = before.micro_batch_size;
-    options.gradient_accumulation_steps = before.gradient_accumulation_steps;
-  }
-}
-
-// Keeps where replies end, which was decided when the run began and is written with what it trains.
-void keep_ends_of_run(const JobConfig& options, Corpus& corpus) {
-  const std::filesystem::path own = std::filesystem::path(options.out) / kRunFormat / "generation_config.json";
-  const RecordKinds& kinds = corpus.training.kinds();
-  if (!options.resume || !is_file(own) || !(kinds.conversations || kinds.texts)) return;
-  std::vector<std::string> notes;
-  const auto ids =
-      parse_generation_config(read_text(own, kMaxConfigBytes), own.string(), model_tokens(options).vocabulary, notes);
-  if (!ids) return;
-  const std::vector<int32_t> before(ids->begin(), ids->end());
-  std::vector<int32_t>& now = corpus.prompt_format.end_tokens;
-  if (std::ranges::is_permutation(before, now)) return;
-  corpus.notes.push_back(fmt::format(
-      "tokens that end a reply are {} by what model and tokenizer say now, and {} since the run began ({}): "
-      "it keeps these",
-      fmt::join(now, ", "), fmt::join(before, ", "), own.string()));
-  now = before;
-}
-
-// Returns saved state that is put together from the files of another number of ranks.
-std::optional<SavedState> saved_by_others(const JobConfig& options) {
-  const Checkpoints checkpoints(options.out, options.keep);
-  const auto last = options.resume ? checkpoints.last() : std::nullopt;
-  if (!last) return std::nullopt;
-  SavedState saved = checkpoints.of_last([&] { return find_saved_state(*last); });
-  if (saved.files.size() == static_cast<size_t>(options.ranks)) return std::nullopt;
-  return saved;
-}
-
 // Makes paths absolute, so that a run can be resumed in any directory.
 void name_absolutely(JobConfig& options) {
   std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace,
@@ -123,41 +64,6 @@ void name_absolutely(JobConfig& options) {
   if (!builtin_machine(options.machine)) paths.push_back(&options.machine);
   for (std::string* path : paths)
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
-}
-
-// Refuses another adapter: the run's own is restored, whatever it began from.
-void refuse_other_adapter(const JobConfig& options, const std::filesystem::path& checkpoint) {
-  JobConfig before;
-  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  if (options.adapter.empty() || !is_file(job)) return;
-  read_job_file(job.string(), before);
-  const auto plain = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
-  const std::string& given = adapter_as_given(options);
-  if (given == before.adapter || (!before.adapter.empty() && plain(given) == plain(before.adapter))) return;
-  user_error("adapter: found {}, expected {}, as in {}: {} goes on with the adapter of {}; another {} begins anew",
-             given, before.adapter.empty() ? "nothing" : before.adapter, job.string(), option_name("resume"),
-             checkpoint.string(), option_name("out"));
-}
-
-// Returns the job. Refuses to go on with a run under other fields than its checkpoint has, before work is done in vain.
-// `data` holds the fields of the data.
-JobSpec job_of_run(const JobConfig& options, const Fields& data, const Heartbeat& heartbeat) {
-  const Checkpoints checkpoints(options.out, options.keep);
-  const auto last = options.resume ? checkpoints.last() : std::nullopt;
-  if (!last) return make_job(options, Purpose::Train);
-  const Fields saved = checkpoints.last_state().fields;
-  Fields now = saved;
-  for (Field& field : now)  // first, as no other option of the adapter matters without it
-    if (field.name == "method") field.value = options.method;
-  refuse_other_fields(now, saved, *last);
-  refuse_other_adapter(options, *last);
-  JobSpec spec = make_job(options, Purpose::Train);
-  require_weights(spec.sources);
-  now = fields_of(spec);
-  now.push_back(weights_field(spec, heartbeat));
-  now.insert(now.end(), data.begin(), data.end());
-  refuse_other_fields(now, saved, *last);
-  return spec;
 }
 
 // Returns the name of the adapter's or model's base for what is written: an id serves other people too; a GGUF file
@@ -206,6 +112,10 @@ TrainerOptions trainer_options_of(const JobConfig& options, int64_t steps) {
   trainer.metrics_formats = {.csv = writes("csv"), .tensorboard = writes("tensorboard")};
   trainer.trace = options.trace;
   trainer.log = log_line;
+  trainer.log_step = [](const std::string& lines, const Event& event) {
+    say_event(event);
+    log_line_for_people(lines);
+  };
   return trainer;
 }
 
@@ -292,27 +202,25 @@ void begin_run(const Run& run, const std::filesystem::path& spared, const Heartb
   write_format(options, planned.spec, run.write_extra, heartbeat);
 }
 
-// Trains, exports what was trained, and tells the command of --on-event what becomes of it.
-Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<EventCommand>& command) {
+// Trains, exports what was trained, and tells what becomes of it.
+Ending train_to_end(Trainer& trainer, Session& session, Run& run, int64_t steps, RunTeller& teller) {
   const JobConfig& options = run.options;
-  const auto tell = [&](const nlohmann::ordered_json& event) {
-    if (run.events.event && session.rank() == 0) run.events.event(event);
-    if (command) command->send(event);
-  };
-  if (session.rank() == 0 && !options.on_event.empty())
-    command.emplace(options.on_event, EventCommand::Terms{.say = log_line});
-  tell({{"event", "begin"}, {"out", options.out}, {"step", trainer.step()}});
+  teller.start(options.on_event);
+  teller.tell({{"event", "begin"}, {"out", options.out}, {"step", trainer.step()}, {"steps", steps}});
   try {
     const Ending ending = trainer.run();
     if (session.rank() == 0) require_owned(run);
     export_result(session, options, run.write_extra);
-    tell({{"event", "end"},
-          {"step", trainer.step()},
-          {"interrupted", ending == Ending::Interrupted},
-          {"result", (std::filesystem::path(options.out) / trained_parts(options)).string()}});
+    Event end{{"event", "end"},
+              {"step", trainer.step()},
+              {"interrupted", ending == Ending::Interrupted},
+              {"result", (std::filesystem::path(options.out) / trained_parts(options)).string()},
+              {"best_step", nullptr}};
+    if (const auto best = trainer.best()) end["best_step"] = best->first;
+    teller.tell(end);
     return ending;
   } catch (const std::exception& error) {
-    tell({{"event", "error"}, {"message", error.what()}});
+    teller.tell_unlogged({{"event", "error"}, {"message", error.what()}});  // the log has it of whoever catches it
     throw;
   }
 }
@@ -330,6 +238,7 @@ void tell_plan(Run& run, const BlockStream& data, const BlockStream* validation)
   add(learning_notes(data, run.planned.spec.model, options));
   add(options_without_effect(options, {.cut = run.planned.spec.cut}));
   if (validation) add(evaluation_notes(validation->report(), options, "validation"));
+  say_event(plan_event(run.plan));
   if (run.events.planned) run.events.planned(run.plan);
 }
 
@@ -352,8 +261,11 @@ TrainerOptions held_out_of(RunObjective& objective, std::list<StreamSource>& fil
 
 // Gives the trainer what it has of the run and of its objective.
 void connect(TrainerOptions& trainer_options, Run& run, RunObjective& objective, const TrainerOptions& held_out) {
-  for (const Space space : kSpaces)
-    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
+  const Caps& caps = run.planned.caps;
+  for (const Space space : kSpaces) {
+    trainer_options.overhead[index(space)] = caps.overhead(run.planned.shown().forecast, space);
+    trainer_options.planned[index(space)] = caps.taken(run.planned.shown().forecast, space);
+  }
   trainer_options.fields = run.fields;
   trainer_options.objective = objective.of_data();
   trainer_options.validation_objective = held_out.validation_objective;
@@ -401,6 +313,21 @@ bool stops_before(Run& run, RunObjective& objective, const ReferenceOptions& of_
                   objective.find_references_by(*before.reference, run.options, rank, place, comm, of_reference), comm);
 }
 
+// Makes the trainer warn of what is worth it.
+void watch(TrainerOptions& trainer_options, const Run& run, const StreamSource& data, RunTeller& teller,
+           const Heartbeat& heartbeat) {
+  const Planned& planned = run.planned;
+  const bool computes = !planned.target.cuda() && planned.spec.cut.ranks == 1;  // with all that this process runs
+  trainer_options.watch.emplace(planned.pricing.measured() ? std::optional(planned.shown().step_seconds) : std::nullopt,
+                                computes ? planned.pricing.threads : 0);
+  trainer_options.warn = [&, heartbeat](int64_t step, const Warning& warning) {
+    std::vector<std::string> samples;
+    if (warning.of_samples) samples = places_of(run.corpus, run.options, data.step_samples(), heartbeat);
+    log_warning(warning.message, samples);
+    teller.tell(warning_event(step, warning.message, samples));
+  };
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const JobConfig& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -436,12 +363,11 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     return 130;
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   connect(trainer_options, run, objective, held_out);
-  std::optional<EventCommand> command;
-  trainer_options.event = [&](const nlohmann::ordered_json& event) {
-    if (run.events.event) run.events.event(event);
-    if (command) command->send(event);
-  };
+  RunTeller teller(run.events, reports);
+  trainer_options.event = [&](const Event& event) { teller.tell(event); };
+  trainer_options.step_event = [&](const Event& event) { teller.tell_unlogged(event); };
   trainer_options.interrupted = interrupted;
+  watch(trainer_options, run, data, teller, heartbeat);
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
   if (options.resume) trainer.restore();
@@ -453,7 +379,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   run.begun = true;
   if (reports) objective.keep_references();
   const int64_t before = trainer.step();
-  const Ending ending = train_to_end(trainer, session, run, command);
+  const Ending ending = train_to_end(trainer, session, run, steps, teller);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
@@ -461,7 +387,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
       log_line(fmt::format("steps that were clipped, and updated again: {} of {}; where they are many, {} costs time",
                            reapplied, trainer.step() - before, option_name("speculative_updates")));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
-    log_line(fmt::format(
+    log_line_for_people(fmt::format(
         "{}{} of step {} is in {}{}",
         ending == Ending::Interrupted ? "interrupted; " + option_name("resume") + " goes on from here. The " : "The ",
         trained_parts(options), trainer.step(), result, which_is_best(trainer, options)));
@@ -474,7 +400,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                .ranks = ranks};
     if (const auto best = trainer.best()) run.end.best_step = best->first;
   }
-  if (command) command->end();
+  teller.end();
   return ending == Ending::Interrupted ? 130 : 0;
 }
 

@@ -64,8 +64,8 @@ class Job {
 };
 
 // Finds what a configuration names: the checkpoint, the base of its adapter, directories of model and adapter; and sets
-// the threads of the process. What is found must stay as long as the lock. Throws UserError if there is no model and
-// `needs_model`, and CapacityError if the process has no memory to plan in.
+// threads and log_format of the process. What is found must stay as long as the lock. Throws UserError if there is no
+// model and `needs_model`, and CapacityError if the process has no memory to plan in.
 FileLock find_job(JobConfig& config, Needed needed = Needed::Weights, bool needs_model = true);
 
 }  // namespace snug

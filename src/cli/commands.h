@@ -22,6 +22,8 @@ struct CommandFlags {
   bool text = false;                 // tokenize: reads standard input instead of a data set
   bool scores = false;               // eval: prints the score of every reply
   std::vector<std::string> runs;     // report, explain
+  bool serve = false;                // report: to browsers of this machine, instead of writing a file
+  uint16_t port = 0;                 //   0: one that is free
   std::vector<std::string> words;    // translate, as the next two: a file, or a command
   std::string from;                  // whose options they are
   bool pin = false;                  // also what snug decides by itself

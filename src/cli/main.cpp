@@ -66,6 +66,12 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
   } else if (command == "report") {
     app.add_option("run", given.flags.runs, "directories of runs, several to compare them")->required();
+    CLI::Option* serve = app.add_flag("--serve", given.flags.serve,
+                                      "serve the page to browsers of this machine until Ctrl-C, read anew for each "
+                                      "look, instead of writing a file");
+    app.add_option("--port", given.flags.port, "of 127.0.0.1 to serve at; 0 = one that is free (0)")
+        ->check(CLI::Range(0, 65535))
+        ->needs(serve);
   } else if (command == "explain") {
     app.add_option("run", given.flags.runs, "directories of runs")->required();
   } else if (command == "translate") {

@@ -1,4 +1,5 @@
 // snug report: runs -> one page.
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -9,7 +10,9 @@
 #include "base/file.h"
 #include "base/say.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "report/page.h"
+#include "report/page_server.h"
 
 namespace snug {
 namespace {
@@ -42,16 +45,43 @@ void refuse_to_replace_other(const std::string& out) {
     user_error("--out: found '{}', which is no report, expected a report to replace or a name that is free", out);
 }
 
+std::vector<RunFiles> read_runs(const std::vector<std::string>& given) {
+  std::vector<RunFiles> runs;
+  for (const std::string& run : given) runs.push_back(read_run(run));
+  tell_apart(runs, given);
+  return runs;
+}
+
+// Serves the runs' page, as they are at each request, until it is interrupted.
+int serve_report(const JobConfig& options, const CommandFlags& flags) {
+  if (!options.out.empty()) user_error("--out: found '{}' beside --serve, which writes no file", options.out);
+  InterruptGuard guard;
+  read_runs(flags.runs);  // what holds no run is refused here, not in a browser
+  PageServer server(flags.port);
+  const std::string url = fmt::format("http://127.0.0.1:{}/", server.port());
+  guard.hold();
+  flags.json ? print(to_line({{"url", url}, {"runs", flags.runs}}) + "\n")
+             : say(fmt::format("{} shows {} until Ctrl-C\n", url, fmt::join(flags.runs, ", ")));
+  const auto page = [&] {
+    const std::vector<RunFiles> runs = read_runs(flags.runs);
+    const bool goes_on = std::ranges::any_of(runs, [](const RunFiles& run) { return !run.end; });
+    return ServedPage{report_page(runs, fmt::format("Read by snug {} at {}{}", SNUG_VERSION, now_text(),
+                                                    goes_on ? "; loaded again every few seconds." : ".")),
+                      goes_on};
+  };
+  server.serve(page, [&] { return guard.interrupted(); });
+  return 0;
+}
+
 }  // namespace
 
 int report_command(const JobConfig& options, const CommandFlags& flags) {
   const std::string out = options.out.empty() ? "report.html" : options.out;
   if (flags.runs.size() > kMaxRuns)
     user_error("command line: found {} runs, expected at most {}", flags.runs.size(), kMaxRuns);
+  if (flags.serve) return serve_report(options, flags);
   refuse_to_replace_other(out);
-  std::vector<RunFiles> runs;
-  for (const std::string& run : flags.runs) runs.push_back(read_run(run));
-  tell_apart(runs, flags.runs);
+  const std::vector<RunFiles> runs = read_runs(flags.runs);
   const std::string page =
       report_page(runs, fmt::format("Made by snug {} at {}, as the runs were then.", SNUG_VERSION, now_text()));
   write_text(out, page);

@@ -51,7 +51,7 @@ int train_command(JobConfig options, const CommandFlags& flags) {
   const Job job = Job::of_found(std::move(options));
   const RunResult end = job.run({.planned =
                                      [](const Plan& plan) {
-                                       say(plan_text(plan) + "\n");
+                                       if (log_format() == LogFormat::Text) say(plan_text(plan) + "\n");
                                        say_lines(plan.notes);
                                      },
                                  .starts = [&] { guard.hold(); },

@@ -350,6 +350,51 @@ Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   return dataset;
 }
 
+namespace {
+
+// Returns where each record of a file begins; nothing unless it has as many as it had samples.
+std::vector<std::string> places_in_file(const std::filesystem::path& path, const DataOptions& options,
+                                        uint64_t samples) {
+  constexpr uint64_t kMostBytes = uint64_t{256} << 20;
+  std::vector<std::string> places;
+  try {
+    if (std::filesystem::file_size(path) > kMostBytes) return {};
+    RecordReader reader(path, record_options(options));
+    const auto most = static_cast<uint64_t>(options.max_samples.value_or(INT64_MAX));
+    for (Record record; places.size() < std::min(most, samples + 1) && reader.next(record);)
+      places.push_back(record.place);
+  } catch (const UserError&) {
+    return {};
+  } catch (const std::filesystem::filesystem_error&) {
+    return {};
+  }
+  if (places.size() != samples) places.clear();
+  return places;
+}
+
+}  // namespace
+
+std::vector<std::string> places_of(const Dataset& dataset, const DataOptions& options,
+                                   std::span<const uint32_t> samples) {
+  const std::vector<uint64_t>& ends = dataset.file_ends();
+  const bool in_files = !ends.empty() && ends.size() == options.files.size();
+  std::vector<std::string> found, of_file;
+  size_t file = ends.size();
+  for (const uint32_t sample : samples) {
+    if (!in_files) {
+      found.push_back(fmt::format("sample {}", sample + 1));
+      continue;
+    }
+    const auto its = static_cast<size_t>(std::ranges::upper_bound(ends, sample) - ends.begin());
+    check(its < ends.size(), "sample {} of a data set of {}", sample, dataset.samples());
+    const uint64_t begin = its > 0 ? ends[its - 1] : 0;
+    if (its != file) of_file = places_in_file(options.files[file = its], options, ends[its] - begin);
+    found.push_back(of_file.empty() ? fmt::format("{}, sample {}", options.files[its].string(), sample - begin + 1)
+                                    : of_file[sample - begin]);
+  }
+  return found;
+}
+
 HoldOut hold_out(int64_t samples, double fraction, uint64_t seed) {
   if (!(fraction > 0 && fraction < 1)) {
     user_error("validation: found {}, expected files, or a fraction between 0 and 1", fraction);

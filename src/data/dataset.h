@@ -162,6 +162,12 @@ Dataset with_other_replies(const Dataset& judged, std::span<const uint32_t> sele
 // Collects for_each_sample() in a Dataset. Throws UserError if there are no files.
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder);
 
+// Returns where samples, by rising numbers, stand in the files that load_dataset() made the data set of: "a.jsonl, line
+// 12". It reads files of 256 MiB at most again; of a larger one, one that has changed, and one whose records are not a
+// sample each, it says "a.jsonl, sample 12", counted from 1; and "sample 12" where samples are not in the files' order.
+std::vector<std::string> places_of(const Dataset& dataset, const DataOptions& options,
+                                   std::span<const uint32_t> samples);
+
 // Says which samples train and which are held out, both in file order.
 struct HoldOut {
   std::vector<uint32_t> training, validation;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/option_name.h"
+#include "base/statistics.h"
 
 namespace snug {
 namespace {
@@ -124,14 +125,11 @@ class Explainer {
 
   // Names steps whose loss is far above that of those before.
   void explain_spikes(const std::vector<double>& loss) {
-    constexpr size_t kBefore = 20, kMost = 3;
+    constexpr size_t kMost = 3;
     std::vector<std::string> spikes;
     size_t count = 0;
-    for (size_t i = kBefore; i < loss.size(); i++) {
-      const std::vector<double> before = finite(loss, i - kBefore, i);
-      if (before.size() < kBefore / 2 || !std::isfinite(loss[i])) continue;
-      const double middle = quantile_of(before, 0.5), spread = quantile_of(before, 0.9) - middle;
-      if (loss[i] < middle + std::max(5 * spread, 0.5 * std::abs(middle))) continue;
+    for (size_t i = kLeapWindow; i < loss.size(); i++) {
+      if (!leaps(finite(loss, i - kLeapWindow, i), loss[i])) continue;
       if (++count <= kMost) spikes.push_back(fmt::format("{:.3f} at step {}", loss[i], metrics_.steps[i]));
     }
     if (count > 0)

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/option_name.h"
+#include "base/statistics.h"
 #include "report/chart.h"
 #include "report/page_template.h"
 

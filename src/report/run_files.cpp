@@ -105,14 +105,6 @@ const std::vector<double>& MetricsTable::of(const std::string& key) const {
   return found == values.end() ? none : found->second;
 }
 
-double quantile_of(std::vector<double> values, double share) {
-  std::erase_if(values, [](double value) { return !std::isfinite(value); });
-  if (values.empty()) return kMissing;
-  const size_t place = std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(place));
-  return values[place];
-}
-
 size_t least_of(const std::vector<double>& values) {
   size_t least = values.size();
   for (size_t i = 0; i < values.size(); i++)

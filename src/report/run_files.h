@@ -26,9 +26,7 @@ struct MetricsTable {
   const std::vector<double>& of(const std::string& key) const;
 };
 
-// Return the value that this share of the values does not exceed, and the place of the least; of those that are not
-// missing. Without any: kMissing, and the number of values.
-double quantile_of(std::vector<double> values, double share);
+// Returns the place of the least value that is not missing; without any the number of values.
 size_t least_of(const std::vector<double>& values);
 
 // The lines of metrics.jsonl; a last one that no newline ends and that is no JSON is left out. UserError with line for

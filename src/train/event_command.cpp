@@ -70,9 +70,9 @@ EventCommand::~EventCommand() {
   reap();
 }
 
-void EventCommand::send(const nlohmann::ordered_json& event) {
+void EventCommand::send(const Event& event) {
   if (input_ < 0) return;
-  waiting_ += event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  waiting_ += event_line(event);
   if (write_waiting() && waiting_.size() > terms_.most_waiting)
     drop(fmt::format("has {} bytes of events to read", waiting_.size()));
 }

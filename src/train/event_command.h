@@ -4,8 +4,9 @@
 #include <sys/types.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "base/event.h"
 
 namespace snug {
 
@@ -27,7 +28,7 @@ class EventCommand {
   EventCommand(const EventCommand&) = delete;
   EventCommand& operator=(const EventCommand&) = delete;
 
-  void send(const nlohmann::ordered_json& event);
+  void send(const Event& event);
   // Hands over what waits, closes its input, and gives it some time to end; says where it takes longer, or fails.
   void end();
 

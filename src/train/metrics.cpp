@@ -1,12 +1,12 @@
 #include "train/metrics.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "base/file.h"
@@ -94,30 +94,44 @@ void MetricsFiles::append(const StepMetrics& metrics) {
 }
 
 Progress::Progress(std::string what, int64_t before, int64_t total, bool shown)
-    : what_(std::move(what)),
-      before_(before),
-      total_(total),
-      terminal_(shown && isatty(STDERR_FILENO) == 1),
-      start_(std::chrono::steady_clock::now()) {}
+    : what_(std::move(what)), before_(before), total_(total), shown_(shown), start_(std::chrono::steady_clock::now()) {}
 
-Progress::~Progress() { clear(); }
+Progress::~Progress() {
+  if (shown_) show_status("");
+}
 
 void Progress::update(int64_t done, const std::string& details) {
-  if (!terminal_) return;
-  shown_ = true;
-  if (total_ == 0) {
-    say(fmt::format("\r\033[K{} {}  {}", what_, done, details));
-    return;
-  }
+  if (!shown_) return;
+  if (total_ == 0) return show_status(fmt::format("{} {}  {}", what_, done, details));
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left =
       done > before_ ? spent * static_cast<double>(total_ - done) / static_cast<double>(done - before_) : 0;
-  say(fmt::format("\r\033[K{} {}/{}  {}  {} left", what_, done, total_, details, format_duration(left)));
+  show_status(fmt::format("{} {}/{}  {} left  {}", what_, done, total_, format_duration(left), details));
 }
 
-void Progress::clear() {
-  if (shown_) say("\r\033[K");
-  shown_ = false;
+void LossTrend::add(double loss) {
+  losses_.push_back(loss);
+  if (losses_.size() > 20) losses_.pop_front();
+}
+
+std::optional<double> LossTrend::change() const {
+  const auto count = static_cast<std::ptrdiff_t>(losses_.size() / 2);
+  if (count < 2) return std::nullopt;
+  const auto middle = losses_.end() - count;
+  const double change = std::accumulate(middle, losses_.end(), 0.0) - std::accumulate(middle - count, middle, 0.0);
+  return change / static_cast<double>(count);
+}
+
+std::string status_text(const StepMetrics& m, const LossTrend& trend, uint64_t planned_device, uint64_t planned_host) {
+  constexpr double kGiB = 0x1p30;
+  const auto memory = [](const char* space, uint64_t bytes, uint64_t planned) {
+    return fmt::format("  {} {:.2f} of {:.2f} GiB", space, static_cast<double>(bytes) / kGiB,
+                       static_cast<double>(planned) / kGiB);
+  };
+  const std::optional<double> change = trend.change();
+  return fmt::format("loss {:.4f}{}  {:.0f} tokens/s{}{}", m.loss, change ? fmt::format(" ({:+.4f})", *change) : "",
+                     static_cast<double>(m.tokens) / m.step_seconds, memory("device", m.device_bytes, planned_device),
+                     m.host_bytes + planned_host > 0 ? memory("host", m.host_bytes, planned_host) : "");
 }
 
 std::string format_duration(double seconds) {

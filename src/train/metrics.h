@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -53,24 +54,40 @@ class MetricsFiles {
   std::optional<EventFile> events_;
 };
 
-// Shows one line on standard error that is written over if that is a terminal; it shows nothing in a pipe.
+// Shows how far something is, at the bottom of a terminal (show_status() of base/say.h).
 class Progress {
  public:
   // `what` names what is counted ("step"): `total` in all, 0 if that is unknown, of which `before` were done earlier.
   // Shows nothing unless `shown`.
   Progress(std::string what, int64_t before, int64_t total, bool shown = true);
   ~Progress();
-  // `details` is what else the line says.
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  // `details` is what else the line says, the most important first: a narrow terminal cuts it.
   void update(int64_t done, const std::string& details);
-  // Ends the line, so that others may write.
-  void clear();
 
  private:
   std::string what_;
   int64_t before_, total_;
-  bool terminal_, shown_ = false;
+  bool shown_;
   std::chrono::steady_clock::time_point start_;
 };
+
+// Says how the loss of the latest steps, ten at most, is beside that of as many before them.
+class LossTrend {
+ public:
+  void add(double loss);
+  // Returns the difference of their means; nothing before there are two of each.
+  std::optional<double> change() const;
+
+ private:
+  std::deque<double> losses_;  // the last twenty
+};
+
+// Returns what the status line of a run says of a step: loss and its trend, rate, and memory beside the bytes that were
+// planned, of the device and, where something is there, of the host.
+std::string status_text(const StepMetrics& metrics, const LossTrend& trend, uint64_t planned_device,
+                        uint64_t planned_host);
 
 // Returns a duration such as "4 min 05 s".
 std::string format_duration(double seconds);

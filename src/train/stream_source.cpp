@@ -1,5 +1,7 @@
 #include "train/stream_source.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace snug {
@@ -103,6 +105,19 @@ void StreamSource::keep_teacher(int64_t pass, const TeacherViews& views, Teacher
 void StreamSource::fill_embeddings(int64_t pass, const EmbeddingViews& views) {
   check(embeddings_.has_value(), "rows of images of a source that has none");
   embeddings_->fill(documents_of(pass), views);
+}
+
+std::vector<uint32_t> StreamSource::step_samples() const {
+  const StepShape& shape = stream_.shape();
+  std::vector<uint32_t> samples;
+  for (int64_t pass = 0; pass < shape.passes; pass++)
+    for (int64_t rank = 0; rank < shape.ranks; rank++)
+      for (int64_t i = 0; i < shape.micro_batch; i++)
+        for (const DocumentSpan& document : stream_.block(pass, rank, i)) samples.push_back(document.sample);
+  std::ranges::sort(samples);
+  const auto again = std::ranges::unique(samples);
+  samples.erase(again.begin(), again.end());
+  return samples;
 }
 
 // Returns the documents of this rank's pass whose tokens lie end to end in its batch.

@@ -29,6 +29,8 @@ class StreamSource : public BatchSource {
   void keep_teacher(int64_t pass, const TeacherViews& views, TeacherFile& teacher) const;
   void fill_embeddings(int64_t pass, const EmbeddingViews& views) override;
   const BlockStream& stream() const { return stream_; }
+  // Returns the samples of the step begun last, of all ranks, by rising numbers.
+  std::vector<uint32_t> step_samples() const;
 
  private:
   int64_t tokens_before(int64_t pass);

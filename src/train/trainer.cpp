@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <ctime>
 
 #include "base/hash.h"
 #include "base/memory.h"
@@ -18,6 +19,13 @@ constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4, kLost = 8;
 
 // A trace has this many steps: the first does what later ones need not, and few suffice to see what repeats.
 constexpr int64_t kTracedSteps = 5;
+
+// Returns the seconds that the threads of this process have run, together.
+double seconds_of_processors() {
+  timespec taken{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &taken);
+  return static_cast<double>(taken.tv_sec) + 1e-9 * static_cast<double>(taken.tv_nsec);
+}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -227,6 +235,7 @@ Ending Trainer::run() {
   std::optional<MetricsFiles> files;
   if (reports) files.emplace(options_.out, state_.step, options_.metrics_formats, options_.metric_names());
   Progress progress("step", state_.step, options_.steps, reports);
+  LossTrend trend;
   Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
@@ -248,18 +257,17 @@ Ending Trainer::run() {
                                             {"the end of step", number}, kStop);
     if (due & kLost) refuse_lost();
     if (validation_ && (last || (due & kEvaluate))) {
-      progress.clear();
       evaluate_now();
       if (session_.as_rank_0(is_lost() ? kLost : 0, {"the end of the evaluation after step", number})) refuse_lost();
       begun_ = Clock::now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
     over = stops_early();
+    Event event{{"event", "step"}};
+    event.update(metrics_json(metrics_));
     if (files) {
       files->append(metrics_);
-      nlohmann::ordered_json event{{"event", "step"}};
-      event.update(metrics_json(metrics_));
-      options_.event(event);
+      options_.step_event(event);
     }
     const std::string line = fmt::format(
         "loss {:.4f}  norm {:.3f}{}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
@@ -267,13 +275,17 @@ Ending Trainer::run() {
         metrics_.eval_loss
             ? fmt::format("  held-out loss {:.4f}{}", *metrics_.eval_loss, preferences_text(metrics_.others, "eval_"))
             : std::string());
-    progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
+    trend.add(metrics_.loss);
+    progress.update(number, status_text(metrics_, trend, options_.planned[index(Space::Device)],
+                                        options_.planned[index(Space::Host)]));
     if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
-      progress.clear();
-      options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
+      std::string lines = fmt::format("step {}/{}  {}", number, options_.steps, line);
       if (metrics_.eval_loss)
-        for (const EvaluationPart& part : options_.validation_parts) options_.log(text_of_part(part, metrics_.others));
+        for (const EvaluationPart& part : options_.validation_parts)
+          lines += "\n" + text_of_part(part, metrics_.others);
+      options_.log_step(lines, event);
     }
+    if (reports) warn_of(number);
     if (due & kStop) ending = Ending::Interrupted;
     const int64_t left_to_trace = first + kTracedSteps - 1 - number;
     if (!options_.trace.empty() && (left_to_trace == 0 || (left_to_trace > 0 && (last || (due & kStop)))))
@@ -450,6 +462,14 @@ void Trainer::evaluate_now() {
     state_.best_step = state_.step;
     state_.evaluations_since_best = 0;
   }
+}
+
+// Warns of what the step shows that was done last.
+void Trainer::warn_of(int64_t number) {
+  const double before = std::exchange(busy_seconds_, seconds_of_processors());
+  if (!options_.watch) return;
+  for (const Warning& warning : options_.watch->look_at(metrics_, busy_seconds_ - before))
+    options_.warn(number, warning);
 }
 
 bool Trainer::stops_early() const {

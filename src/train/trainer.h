@@ -6,11 +6,13 @@
 #include <functional>
 #include <optional>
 
+#include "base/event.h"
 #include "data/image_layout.h"
 #include "tensor/batch.h"
 #include "tensor/step_scalars.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
+#include "train/run_watch.h"
 #include "train/schedule.h"
 #include "train/step_objective.h"
 
@@ -75,9 +77,10 @@ struct TrainerOptions {
   std::string best_metric = "eval_loss";  // of what is held out: it says which step is the best
   int64_t early_stopping = 0;             // the run ends after so many evaluations without a better one; 0: none
   MetricsFormats metrics_formats;
-  // Called by rank 0 with {"event": "step", ...} after a step, as metrics.jsonl has it, and with "checkpoint" when one
-  // is on disk.
-  std::function<void(const nlohmann::ordered_json&)> event = [](const nlohmann::ordered_json&) {};
+  // Rank 0 calls them: with {"event": "step", ...} after every step, as metrics.jsonl has it; and with "checkpoint"
+  // when one is on disk.
+  std::function<void(const Event&)> step_event = [](const Event&) {};
+  std::function<void(const Event&)> event = [](const Event&) {};
   std::filesystem::path trace;                    // a Chrome trace of the first steps is written there; empty: none
   StepObjective* objective = nullptr;             // of the data; null: the cross-entropy of its labels
   StepObjective* validation_objective = nullptr;  // of what is held out
@@ -85,12 +88,19 @@ struct TrainerOptions {
   // objectives belong to that of all.
   std::vector<EvaluationPart> validation_parts{};
   PerSpace<uint64_t> overhead{};  // bytes taken besides the arenas
+  PerSpace<uint64_t> planned{};   // bytes that were planned for arenas and these
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
                     // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   // Rank 0 calls it before it writes anything into `out`; it throws where another process has taken that over.
   std::function<void()> require_owned = [] {};
   std::function<void(const std::string&)> log = [](const std::string&) {};
+  // Rank 0 calls it after the steps of `log_interval`: with their lines for people, and the event.
+  std::function<void(const std::string& lines, const Event& event)> log_step = [](const std::string&, const Event&) {};
+
+  // Rank 0 asks it after each step; and calls the other with what it finds, before the next step begins.
+  std::optional<RunWatch> watch;
+  std::function<void(int64_t step, const Warning& warning)> warn = [](int64_t, const Warning&) {};
 
   // Returns the names of the metrics that steps have besides those of StepMetrics.
   std::vector<std::string> metric_names() const;
@@ -158,6 +168,7 @@ class Trainer {
   void run_passes(const RuntimeScalars& runtime);
   void refuse_non_finite(int64_t number);
   void evaluate_now();
+  void warn_of(int64_t number);
   bool stops_early() const;
   void save_now(int64_t number);
   bool is_lost();
@@ -177,6 +188,7 @@ class Trainer {
   std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
   std::exception_ptr lost_;  // names the process that has the run's directory now, if that is another one
+  double busy_seconds_ = 0;  // that this process took of all processors until the last step ended
   float loss_sum_ = 0;
   StepScalars scalars_;
 };

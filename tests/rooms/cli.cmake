@@ -8,6 +8,7 @@ foreach(name
         cli_init_test
         cli_inputs_test
         cli_learning_test
+        cli_log_test
         cli_models_test
         cli_new_tokens_test
         cli_owner_test
@@ -37,7 +38,9 @@ target_link_libraries(cli_new_tokens_test PRIVATE snug_cli)
 target_link_libraries(cli_export_test PRIVATE snug_format)
 target_link_libraries(prompting_test PRIVATE snug_cli)
 target_link_libraries(option_pages_test PRIVATE snug_cli)
-target_compile_definitions(option_pages_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
+foreach(name cli_log_test option_pages_test)
+  target_compile_definitions(${name} PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
+endforeach()
 target_link_libraries(weight_map_test PRIVATE snug_cli)
 foreach(name scenarios_test scaling_test)
   target_compile_definitions(${name} PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")

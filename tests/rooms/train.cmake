@@ -47,6 +47,7 @@ snug_test(trace_test ROOMS train)
 snug_test(alive_test ROOMS train)
 snug_test(metrics_test ROOMS train)
 snug_test(event_command_test ROOMS train)
+snug_test(run_watch_test ROOMS train)
 
 # The programs of a few hundred jobs against fixtures/census.txt; `census > tests/fixtures/census.txt` writes it anew.
 add_executable(census census.cpp)

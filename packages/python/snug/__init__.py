@@ -124,8 +124,18 @@ def _command(name: str, options: Mapping[str, Any]) -> list[str]:
 
 def _error(lines: list[str], exit_code: int) -> Error:
     own = [line[len("snug: ") :] for line in lines if line.startswith("snug: ")]
+    own += [event["message"] for event in map(_event, lines) if event.get("event") == "error"]
     message = own[-1] if own else lines[-1] if lines else f"snug ended with exit code {exit_code} and said nothing"
     return Error(message, exit_code)
+
+
+def _event(line: str) -> dict[str, Any]:
+    """Returns the event of a line of a log in JSON, and an empty one for other lines."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def plan(**options: Any) -> Plan:
