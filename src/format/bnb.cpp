@@ -21,8 +21,7 @@ std::string place(const SafetensorsIndex& index, const SafetensorsEntry& entry) 
   return fmt::format("{}, tensor '{}'", index.files()[entry.file].string(), entry.name);
 }
 
-const SafetensorsEntry& require(const SafetensorsIndex& index, const SafetensorsEntry& weight,
-                                const std::string& name) {
+const SafetensorsEntry& require(const SafetensorsIndex& index, const SafetensorsEntry& weight, std::string_view name) {
   const SafetensorsEntry* entry = index.find(name);
   if (!entry) user_error("{}: found {}, but '{}' is missing", place(index, weight), weight.dtype_name, name);
   return *entry;

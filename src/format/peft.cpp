@@ -171,7 +171,8 @@ void parse_tokens(PeftConfig& config, const JsonObject& object) {
     config.trainable_token_indices["embed_tokens"] = tokens(object.at(kKey));
     return;
   }
-  for (const auto& [module, list] : object.object(kKey).value().items())
+  const JsonObject lists = object.object(kKey);
+  for (const auto& [module, list] : lists.value().items())
     config.trainable_token_indices[module] = tokens(list);
 }
 

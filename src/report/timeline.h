@@ -1,6 +1,7 @@
 // One step of a Chrome trace that `snug train --trace` wrote: what ran when, on which lane.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

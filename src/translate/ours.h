@@ -2,6 +2,7 @@
 // room knows nothing of who reads them; a test compares the list with the options themselves.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
