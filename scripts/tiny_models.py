@@ -6,7 +6,7 @@ from transformers import (ArceeConfig, Cohere2Config, CohereConfig, Ernie4_5Conf
                           GraniteMoeHybridConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config,
                           Mistral3Config, MistralConfig, NemotronConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           PixtralVisionConfig, Qwen2Config, Qwen3Config, SeedOssConfig, SiglipVisionConfig,
-                          SmolLM3Config, StableLmConfig)
+                          SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 VOCABULARY = 997
 LLAMA3_ROPE = {
@@ -290,6 +290,12 @@ FAMILIES["stablelm_norms"] = {  # attention and MLP side by side
                              qk_layernorm=True, use_parallel_residual=True, layer_norm_eps=1e-4,
                              rope_parameters=rope(10000.0), **COMMON),
     "dtype": torch.bfloat16,
+}  # fmt: skip
+FAMILIES["starcoder2"] = {  # LayerNorms, biases everywhere, an MLP without a gate through GELU; tokens see eight
+    "config": Starcoder2Config(hidden_size=42, intermediate_size=86, num_attention_heads=3, num_key_value_heads=1,
+                               norm_epsilon=1e-4, sliding_window=8, rope_parameters=rope(10000.0), **COMMON),
+    "dtype": torch.bfloat16,
+    "linears": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -174,6 +174,43 @@ TEST(HfFamilies, Ministral3sQueriesGrow) {
   expect_refused(config, "'rope_parameters.llama_4_scaling_beta' is missing");
 }
 
+// As transformers' Starcoder2Config has it.
+TEST(HfFamilies, StarCoder2sMlpHasNeitherGateNorUsualNames) {
+  Json config = config_of("starcoder2");
+  const ModelConfig parsed = parse_model_config(config.dump(), "x");
+  const LayerSpec& layer = parsed.spec.layers[7];
+  EXPECT_FALSE(layer.gated);
+  EXPECT_EQ(layer.gate, Activation::GeluTanh);
+  EXPECT_EQ(layer.gate_up.parts, (std::vector<LinearPart>{{"mlp.c_fc", 16}}));
+  EXPECT_EQ(layer.down.parts, (std::vector<LinearPart>{{"mlp.c_proj", 64}}));
+  EXPECT_TRUE(layer.qkv.bias && layer.o.bias && layer.gate_up.bias && layer.down.bias);
+  EXPECT_EQ(layer.mlp_norm.kind, NormKind::Layer);
+  EXPECT_EQ(layer.mlp_norm.bias, "post_attention_layernorm.bias");
+  EXPECT_FALSE(layer.mlp_norm.plus_one);
+  EXPECT_EQ(layer.mlp_norm.epsilon, 1e-5);
+  EXPECT_EQ(layer.heads.kv_heads, 2);
+  EXPECT_EQ(layer.heads.dim, 16);
+  EXPECT_EQ(parsed.spec.rope.theta, 1e4);
+  EXPECT_EQ(parsed.spec.positions, 4096);
+  EXPECT_TRUE(parsed.spec.tied);
+  EXPECT_EQ(layers_with(parsed.spec, has_window), kNone);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(layers_with(spec_of(config), has_window), kNone);
+  config["sliding_window"] = 5;
+  EXPECT_EQ(layers_with(spec_of(config), has_window), kAll);
+  config["layer_types"] = std::vector<std::string>(8, "full_attention");  // which the class passes over
+  expect_refused(config, "expected \"sliding_attention\" for every layer, as sliding_window says");
+  config.erase("layer_types");
+  config["use_bias"] = false;
+  EXPECT_FALSE(spec_of(config).layers[0].qkv.bias || spec_of(config).layers[0].down.bias);
+  config["norm_epsilon"] = 0.25;
+  EXPECT_EQ(spec_of(config).final_norm.epsilon, 0.25);
+  config["embedding_dropout"] = 0.1;
+  EXPECT_EQ(parse_model_config(config.dump(), "x").dropout, std::vector<std::string>{"embedding_dropout 0.1"});
+  config["hidden_act"] = "gelu";  // the exact one
+  expect_refused(config, "'hidden_act': found \"gelu\", expected \"gelu_pytorch_tanh\"");
+}
+
 // As gemma-3-4b's config.json has it, which leaves out what its class has.
 TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
   Json config{{"model_type", "gemma3"},
@@ -218,7 +255,7 @@ TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
 TEST(HfFamilies, AModelHasAsManyParametersAsTransformersMakes) {
   const std::filesystem::path path = std::filesystem::path(SNUG_FIXTURES) / "hf_config/counts.json";
   const Json cases = parse_json(read_text(path, 1 << 20), path.string());
-  EXPECT_EQ(cases.size(), 11u);
+  EXPECT_EQ(cases.size(), 12u);
   for (const Json& one : cases)
     EXPECT_EQ(full_parameters(spec_of(one["config"]), false).count(false), one["parameters"].get<int64_t>())
         << one["config"]["model_type"];

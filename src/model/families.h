@@ -78,6 +78,10 @@ void become_gemma2(ModelSpec& model, const JsonObject& json);
 // Returns what sliding_window says: 4,096 tokens where the key is absent, 0, no window, where it is null.
 int64_t window_of(const JsonObject& json);
 
+// Gives every layer the window; 0: none. Classes that have it so pass over `layer_types`; a file in which these differ
+// is of another family, and refused.
+void add_window_everywhere(ModelSpec& model, const JsonObject& json, int64_t window);
+
 // Gives layers the window of Qwen2 and its kin, where use_sliding_window is true: layer_types names the layers that
 // have it, or those from max_window_layers on have it.
 void add_chosen_windows(ModelSpec& model, const JsonObject& json);

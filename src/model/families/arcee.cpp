@@ -20,7 +20,7 @@ Family arcee() {
            .rms_norm_eps = 1e-5,
            .bos = 128000,
            .eos = 128001,
-           .relu_squared = true,
+           .activation = "relu2",
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};
 }

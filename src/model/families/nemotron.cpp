@@ -23,7 +23,7 @@ Family nemotron() {
            .partial_rotary_factor = 0.5,
            .bos = 2,
            .eos = 3,
-           .relu_squared = true,
+           .activation = "relu2",
            .epsilon_key = "norm_eps",
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};
