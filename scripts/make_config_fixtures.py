@@ -12,7 +12,7 @@ import pathlib
 
 import torch
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, Exaone4Config, Glm4Config,
-                          GraniteMoeHybridConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config,
+                          GraniteMoeHybridConfig, HeliumConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config,
                           StableLmConfig, Starcoder2Config)
 
 ALPHA = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}
@@ -39,6 +39,7 @@ CONFIGS = [
                            tie_word_embeddings=True),
     Ministral3Config(),
     Starcoder2Config(),
+    HeliumConfig(),
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import torch
 from transformers import (ArceeConfig, Cohere2Config, CohereConfig, Ernie4_5Config, Exaone4Config, Gemma2Config,
                           Gemma3Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GraniteConfig,
-                          GraniteMoeHybridConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config,
+                          GraniteMoeHybridConfig, HeliumConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config,
                           Mistral3Config, MistralConfig, NemotronConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           PixtralVisionConfig, Qwen2Config, Qwen3Config, SeedOssConfig, SiglipVisionConfig,
                           SmolLM3Config, StableLmConfig, Starcoder2Config)
@@ -296,6 +296,11 @@ FAMILIES["starcoder2"] = {  # LayerNorms, biases everywhere, an MLP without a ga
                                norm_epsilon=1e-4, sliding_window=8, rope_parameters=rope(10000.0), **COMMON),
     "dtype": torch.bfloat16,
     "linears": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+}  # fmt: skip
+FAMILIES["helium"] = {  # neighbours turn, biases on q, k and v, but not on o
+    "config": HeliumConfig(hidden_size=52, intermediate_size=80, num_attention_heads=2, num_key_value_heads=1,
+                           head_dim=26, attention_bias=True, **COMMON),
+    "dtype": torch.bfloat16,
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

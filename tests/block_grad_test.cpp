@@ -177,7 +177,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"ministral3", {}, Recompute::Block}, Case{"ministral3", "adapter_init", Recompute::None},
                     Case{"cohere_norms", {}, Recompute::None}, Case{"cohere_norms", {}, Recompute::Attention},
                     Case{"cohere_norms", "adapter_init", Recompute::Block}, Case{"starcoder2", {}, Recompute::None},
-                    Case{"starcoder2", {}, Recompute::Mlp}, Case{"starcoder2", "adapter_init", Recompute::Block}));
+                    Case{"starcoder2", {}, Recompute::Mlp}, Case{"starcoder2", "adapter_init", Recompute::Block},
+                    Case{"helium", {}, Recompute::Block}, Case{"helium", "adapter_init", Recompute::Attention}));
 
 }  // namespace
 }  // namespace snug

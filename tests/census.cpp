@@ -58,7 +58,7 @@ std::vector<Kind> kinds() {
   for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, "distill"});
   for (const char* family :
        {"arcee", "cohere", "ernie4_5", "exaone4", "gemma", "glm", "glm4", "granite4", "llama_bias", "mistral",
-        "nemotron", "olmo3", "phi3", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2"})
+        "nemotron", "olmo3", "phi3", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2", "helium"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
   return all;
 }

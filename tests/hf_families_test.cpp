@@ -211,6 +211,35 @@ TEST(HfFamilies, StarCoder2sMlpHasNeitherGateNorUsualNames) {
   expect_refused(config, "'hidden_act': found \"gelu\", expected \"gelu_pytorch_tanh\"");
 }
 
+// As transformers' HeliumConfig has it.
+TEST(HfFamilies, HeliumTurnsNeighboursAndHasNoBiasOnO) {
+  Json config = config_of("helium");
+  expect_refused(config,
+                 "'num_key_value_heads': found nothing, expected a divisor of num_attention_heads, 4; "
+                 "without the key helium has 20");
+  config["num_key_value_heads"] = 2;
+  expect_refused(config, "'head_dim': found nothing, expected 16, as hidden_size and num_attention_heads say");
+  config["head_dim"] = 16;
+  const ModelSpec spec = spec_of(config);
+  const LayerSpec& layer = spec.layers[7];
+  EXPECT_TRUE(layer.rope_interleaved && layer.gated);
+  EXPECT_FALSE(layer.qkv.bias || layer.o.bias || layer.gate_up.bias || layer.down.bias || spec.tied);
+  EXPECT_EQ(layer.mlp_norm.epsilon, 1e-8);
+  EXPECT_EQ(layer.gate, Activation::Silu);
+  EXPECT_EQ(spec.rope.theta, 1e5);
+  EXPECT_EQ(spec.positions, 4096);
+  config["attention_bias"] = true;
+  EXPECT_TRUE(spec_of(config).layers[0].qkv.bias);
+  EXPECT_FALSE(spec_of(config).layers[0].o.bias || spec_of(config).layers[0].down.bias);
+  config["mlp_bias"] = true;
+  EXPECT_TRUE(spec_of(config).layers[0].gate_up.bias && spec_of(config).layers[0].down.bias);
+  config["num_attention_heads"] = 40;  // as many key heads as the class has
+  config["hidden_size"] = 5120;
+  for (const char* key : {"num_key_value_heads", "head_dim"}) config.erase(key);
+  EXPECT_EQ(spec_of(config).layers[0].heads.kv_heads, 20);
+  EXPECT_EQ(spec_of(config).layers[0].heads.dim, 128);
+}
+
 // As gemma-3-4b's config.json has it, which leaves out what its class has.
 TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
   Json config{{"model_type", "gemma3"},
@@ -255,7 +284,7 @@ TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
 TEST(HfFamilies, AModelHasAsManyParametersAsTransformersMakes) {
   const std::filesystem::path path = std::filesystem::path(SNUG_FIXTURES) / "hf_config/counts.json";
   const Json cases = parse_json(read_text(path, 1 << 20), path.string());
-  EXPECT_EQ(cases.size(), 12u);
+  EXPECT_EQ(cases.size(), 13u);
   for (const Json& one : cases)
     EXPECT_EQ(full_parameters(spec_of(one["config"]), false).count(false), one["parameters"].get<int64_t>())
         << one["config"]["model_type"];

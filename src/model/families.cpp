@@ -40,6 +40,12 @@ ModelSpec llama_decoder(const HfConfig& config) {
           .positions = config.max_position};
 }
 
+void require_whole_heads(const HfConfig& config, const JsonObject& json) {
+  if (config.heads * config.head_dim != config.hidden_size)
+    json.fail("head_dim",
+              fmt::format("{}, as hidden_size and num_attention_heads say", config.hidden_size / config.heads));
+}
+
 void add_biases(ModelSpec& model, const JsonObject& json) {
   const bool attention = json.boolean("attention_bias", false), mlp = json.boolean("mlp_bias", false);
   for (LayerSpec& layer : model.layers) {

@@ -25,6 +25,9 @@ std::vector<Family> all_families();
 // Returns a model whose layers are all Llama's, under the names that Llama's files have, without biases or windows.
 ModelSpec llama_decoder(const HfConfig& config);
 
+// Throws UserError unless the heads' rows are as many as the hidden size, for classes whose o_proj is a square.
+void require_whole_heads(const HfConfig& config, const JsonObject& json);
+
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
