@@ -11,7 +11,7 @@ import json
 import pathlib
 
 import torch
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, Exaone4Config, Glm4Config,
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, CwmConfig, Exaone4Config, Glm4Config,
                           GraniteMoeHybridConfig, HeliumConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config,
                           StableLmConfig, Starcoder2Config)
 
@@ -40,6 +40,7 @@ CONFIGS = [
     Ministral3Config(),
     Starcoder2Config(),
     HeliumConfig(),
+    CwmConfig(),
 ]  # fmt: skip
 
 

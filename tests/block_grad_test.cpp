@@ -178,7 +178,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"cohere_norms", {}, Recompute::None}, Case{"cohere_norms", {}, Recompute::Attention},
                     Case{"cohere_norms", "adapter_init", Recompute::Block}, Case{"starcoder2", {}, Recompute::None},
                     Case{"starcoder2", {}, Recompute::Mlp}, Case{"starcoder2", "adapter_init", Recompute::Block},
-                    Case{"helium", {}, Recompute::Block}, Case{"helium", "adapter_init", Recompute::Attention}));
+                    Case{"helium", {}, Recompute::Block}, Case{"helium", "adapter_init", Recompute::Attention},
+                    Case{"cwm", {}, Recompute::Attention}, Case{"cwm", "adapter_init", Recompute::Block}));
 
 }  // namespace
 }  // namespace snug

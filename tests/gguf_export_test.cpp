@@ -274,6 +274,7 @@ TEST(GgufExportRefusals, NameLayersAndFamiliesWithoutAForm) {
   EXPECT_TRUE(refused(models / "cohere2", "layer 1 sees all tokens, which GGUF's cohere2 has no form for"));
   EXPECT_TRUE(refused(models / "olmo3", "expected 10000 in a GGUF file"));
   EXPECT_TRUE(refused(models / "phi3", "found rope scaling of type longrope, which is not written"));
+  EXPECT_TRUE(refused(models / "cwm", "found a CwmForCausalLM, expected a model of GGUF's \"llama\", "));
   EXPECT_TRUE(refused(models / "helium", "found a HeliumForCausalLM, expected a model of GGUF's \"llama\", "));
   EXPECT_TRUE(refused(models / "ernie4_5", "layer 0 has a bias on o_proj, which GGUF's ernie4_5 has no form for"));
   import_gguf(kFixtures / "starcoder2.gguf", directory.path() / "starcoder2", Existing::Refuse);

@@ -34,7 +34,8 @@ struct HfFamily {
   bool rope_alpha = false;                                      // RopeDefaults::alpha
   bool tie_word_embeddings = false;
   double dropout = 0;  // attention_dropout and residual_dropout
-  std::optional<int64_t> bos{}, eos{};
+  std::optional<int64_t> bos{};
+  std::vector<int64_t> eos{};
   // What the MLP or its gate goes through, as `hidden_act` spells it: or "gelu_pytorch_tanh", or "relu2".
   std::string_view activation = "silu";
   bool gelu_is_by_tanh = false;  // where `hidden_act` says "gelu"; `hidden_activation`, if it is there, says it instead

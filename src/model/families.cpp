@@ -155,7 +155,7 @@ HfFamily gemma_names(std::string_view model_type, std::string_view architecture,
           .max_position = 8192,
           .tie_word_embeddings = true,
           .bos = 2,
-          .eos = 1,
+          .eos = {1},
           .activation = "gelu_pytorch_tanh",
           .gelu_is_by_tanh = true,
           .own_keys = std::move(own_keys)};
@@ -184,9 +184,9 @@ void become_gemma2(ModelSpec& model, const JsonObject& json) {
   become_gemma(model, json);
 }
 
-int64_t window_of(const JsonObject& json) {
+int64_t window_of(const JsonObject& json, int64_t fallback) {
   if (json.value().contains("sliding_window") && !json.has("sliding_window")) return 0;
-  return json.integer("sliding_window", 1, kMaxPosition, 4096);
+  return json.integer("sliding_window", 1, kMaxPosition, fallback);
 }
 
 void add_window_everywhere(ModelSpec& model, const JsonObject& json, int64_t window) {

@@ -78,8 +78,8 @@ void become_gemma(ModelSpec& model, const JsonObject& json);
 // scale of scores, and all else is as become_gemma() has it.
 void become_gemma2(ModelSpec& model, const JsonObject& json);
 
-// Returns what sliding_window says: 4,096 tokens where the key is absent, 0, no window, where it is null.
-int64_t window_of(const JsonObject& json);
+// Returns what sliding_window says: `fallback` tokens where the key is absent, 0, no window, where it is null.
+int64_t window_of(const JsonObject& json, int64_t fallback = 4096);
 
 // Gives every layer the window; 0: none. Classes that have it so pass over `layer_types`; a file in which these differ
 // is of another family, and refused.

@@ -19,7 +19,7 @@ Family arcee() {
            .max_position = 4096,
            .rms_norm_eps = 1e-5,
            .bos = 128000,
-           .eos = 128001,
+           .eos = {128001},
            .activation = "relu2",
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};

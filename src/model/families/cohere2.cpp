@@ -28,7 +28,7 @@ Family cohere2() {
            .rms_norm_eps = 1e-5,
            .tie_word_embeddings = true,
            .bos = 5,
-           .eos = 255001,
+           .eos = {255001},
            .epsilon_key = "layer_norm_eps",
            .own_keys = {"attention_bias", "logit_scale"}},
           spec};

@@ -27,7 +27,7 @@ Family helium() {
            .rms_norm_eps = 1e-8,
            .rope_theta = 100000,
            .bos = 1,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};
 }

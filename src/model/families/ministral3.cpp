@@ -24,7 +24,7 @@ Family ministral3() {
            .max_position = 262144,
            .rms_norm_eps = 1e-5,
            .bos = 1,
-           .eos = 2},
+           .eos = {2}},
           spec};
 }
 

@@ -18,7 +18,7 @@ Family mistral() {
            .kv_heads = 8,
            .max_position = 131072,
            .bos = 1,
-           .eos = 2},
+           .eos = {2}},
           spec};
 }
 

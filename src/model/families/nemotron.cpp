@@ -22,7 +22,7 @@ Family nemotron() {
            .rms_norm_eps = 1e-5,
            .partial_rotary_factor = 0.5,
            .bos = 2,
-           .eos = 3,
+           .eos = {3},
            .activation = "relu2",
            .epsilon_key = "norm_eps",
            .own_keys = {"attention_bias", "mlp_bias"}},

@@ -29,7 +29,7 @@ Family starcoder2() {
            .rms_norm_eps = 1e-5,
            .tie_word_embeddings = true,
            .bos = 50256,
-           .eos = 50256,
+           .eos = {50256},
            .activation = "gelu_pytorch_tanh",
            .epsilon_key = "norm_epsilon",
            .own_keys = {"use_bias"}},
