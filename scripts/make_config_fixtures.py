@@ -11,9 +11,9 @@ import json
 import pathlib
 
 import torch
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, Exaone4Config, Glm4Config,
-                          GraniteMoeHybridConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config,
-                          StableLmConfig)
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, CwmConfig, Exaone4Config, Glm4Config,
+                          GraniteMoeHybridConfig, HeliumConfig, HunYuanDenseV1Config, Ministral3Config, Olmo2Config, Olmo3Config,
+                          StableLmConfig, Starcoder2Config)
 
 ALPHA = {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 1000.0, "factor": 1.0}
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
@@ -38,6 +38,9 @@ CONFIGS = [
                            num_experts_per_tok=0, layer_types=["full_attention"] * 40, position_embedding_type="rope",
                            tie_word_embeddings=True),
     Ministral3Config(),
+    Starcoder2Config(),
+    HeliumConfig(),
+    CwmConfig(),
 ]  # fmt: skip
 
 

@@ -240,7 +240,8 @@ def full_training(folder, samples):
     kept = ["model.norm.weight", "model.language_model.norm.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.bias",
             "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.bias",
             "model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.mlp.gate_up_proj.weight",
-            "model.layers.1.self_attn.k_norm.weight", "model.layers.1.self_attn.q_layernorm.norms.2.weight"]  # fmt: skip
+            "model.layers.1.self_attn.k_norm.weight", "model.layers.1.self_attn.q_layernorm.norms.2.weight",
+            "model.layers.1.mlp.c_proj.weight", "model.layers.1.mlp.c_fc.bias"]  # fmt: skip
     return {f"final.{n}": p.detach() for n, p in model.named_parameters() if n in kept}, result
 
 

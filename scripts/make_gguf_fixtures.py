@@ -170,11 +170,13 @@ def linears(architecture, biases, head_norms):
         every["attn_qkv"] = ("self_attn.qkv_proj", queries + 2 * keys, HIDDEN)
         for name in ("attn_q", "attn_k", "attn_v"):
             del every[name]
-    if architecture in ("arcee", "nemotron"):
+    if architecture in ("arcee", "nemotron", "starcoder2"):
         del every["ffn_gate"]
+    if architecture == "starcoder2":
+        every |= {"ffn_up": ("mlp.c_fc", INNER, HIDDEN), "ffn_down": ("mlp.c_proj", HIDDEN, INNER)}
     for name, (module, rows, columns) in every.items():
         yield f"{name}.weight", f"{module}.weight", (rows, columns)
-        if biases and (architecture == "llama" or name in ("attn_q", "attn_k", "attn_v")):
+        if biases and (architecture in ("llama", "starcoder2") or name in ("attn_q", "attn_k", "attn_v")):
             yield f"{name}.bias", f"{module}.bias", (rows,)
     norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
     behind = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
@@ -192,7 +194,7 @@ def linears(architecture, biases, head_norms):
         norms = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}
     for name, module in norms.items():
         yield f"{name}.weight", f"{module}.weight", (HIDDEN,)
-        if architecture in ("stablelm", "nemotron"):
+        if architecture in ("stablelm", "nemotron", "starcoder2"):
             yield f"{name}.bias", f"{module}.bias", (HIDDEN,)
     names = {"qwen3": "_norm", "gemma3": "_norm", "olmo2": "_norm", "exaone4": "_norm", "hunyuan-dense": None}
     if architecture in names:
@@ -225,7 +227,7 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     if architecture in ("command-r", "cohere2"):
         writer.add_layer_norm_eps(1e-5)
         writer.add_logit_scale(0.0625)
-    elif architecture in ("stablelm", "nemotron"):
+    elif architecture in ("stablelm", "nemotron", "starcoder2"):
         writer.add_layer_norm_eps(1e-5)
     else:
         writer.add_layer_norm_rms_eps(1e-5)
@@ -261,8 +263,10 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     vocabulary = tokenizer(writer)
     tensors = [("token_embd.weight", "model.embed_tokens.weight", (vocabulary, HIDDEN)),
                ("output_norm.weight", "model.norm.weight", (HIDDEN,))]
+    if architecture in ("stablelm", "nemotron", "starcoder2"):
+        tensors.append(("output_norm.bias", "model.norm.bias", (HIDDEN,)))
     if architecture in ("stablelm", "nemotron"):
-        tensors += [("output_norm.bias", "model.norm.bias", (HIDDEN,)), ("output.weight", "lm_head.weight", (vocabulary, HIDDEN))]
+        tensors.append(("output.weight", "lm_head.weight", (vocabulary, HIDDEN)))
     for layer in range(layers):
         tensors += [(f"blk.{layer}.{stored}", f"model.layers.{layer}.{module}", shape)
                     for stored, module, shape in linears(architecture, biases, head_norms)]
@@ -412,6 +416,7 @@ def main():
     make_model(folder, "granite4", "granite", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0], layers=2, hybrid=True)
     make_model(folder, "ministral3", "mistral3", lambda w: byte_tokenizer(w, "tekken"), [Type.Q8_0], growth=0.1)
     make_model(folder, "mistral_small", "mistral3", lambda w: byte_tokenizer(w, "tekken"), [Type.Q8_0])
+    make_model(folder, "starcoder2", "starcoder2", lambda w: byte_tokenizer(w, "starcoder"), [Type.Q8_0], biases=True, window=7)
     make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
 
 

@@ -1,12 +1,12 @@
 """The tiny models of tests/fixtures/models, which make_fixtures.py makes: their configurations, in odd sizes."""
 
 import torch
-from transformers import (ArceeConfig, Cohere2Config, CohereConfig, Ernie4_5Config, Exaone4Config, Gemma2Config,
-                          Gemma3Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GraniteConfig,
-                          GraniteMoeHybridConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config,
+from transformers import (ArceeConfig, Cohere2Config, CohereConfig, CwmConfig, Ernie4_5Config, Exaone4Config,
+                          Gemma2Config, Gemma3Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GraniteConfig,
+                          GraniteMoeHybridConfig, HeliumConfig, HunYuanDenseV1Config, LlamaConfig, Ministral3Config,
                           Mistral3Config, MistralConfig, NemotronConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           PixtralVisionConfig, Qwen2Config, Qwen3Config, SeedOssConfig, SiglipVisionConfig,
-                          SmolLM3Config, StableLmConfig)
+                          SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 VOCABULARY = 997
 LLAMA3_ROPE = {
@@ -290,6 +290,24 @@ FAMILIES["stablelm_norms"] = {  # attention and MLP side by side
                              qk_layernorm=True, use_parallel_residual=True, layer_norm_eps=1e-4,
                              rope_parameters=rope(10000.0), **COMMON),
     "dtype": torch.bfloat16,
+}  # fmt: skip
+FAMILIES["starcoder2"] = {  # LayerNorms, biases everywhere, an MLP without a gate through GELU; tokens see eight
+    "config": Starcoder2Config(hidden_size=42, intermediate_size=86, num_attention_heads=3, num_key_value_heads=1,
+                               norm_epsilon=1e-4, sliding_window=8, rope_parameters=rope(10000.0), **COMMON),
+    "dtype": torch.bfloat16,
+    "linears": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+}  # fmt: skip
+FAMILIES["helium"] = {  # neighbours turn, biases on q, k and v, but not on o
+    "config": HeliumConfig(hidden_size=52, intermediate_size=80, num_attention_heads=2, num_key_value_heads=1,
+                           head_dim=26, attention_bias=True, **COMMON),
+    "dtype": torch.bfloat16,
+}  # fmt: skip
+FAMILIES["cwm"] = {  # of three layers the first sees all
+    "config": CwmConfig(hidden_size=48, intermediate_size=74, num_attention_heads=3, num_key_value_heads=1, head_dim=18,
+                        mlp_bias=True, sliding_window=7, rope_parameters=LLAMA3_ROPE,
+                        **COMMON | {"num_hidden_layers": 3}),
+    "dtype": torch.bfloat16,
+    "seed": 42,
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

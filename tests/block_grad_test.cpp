@@ -38,10 +38,11 @@ struct NamedDecoder {
   }
 };
 
-std::map<std::string, ref::Linear<Complex>*> linears_of(ref::Block<Complex>& block) {
-  return {{"self_attn.q_proj", &block.q}, {"self_attn.k_proj", &block.k}, {"self_attn.v_proj", &block.v},
-          {"self_attn.o_proj", &block.o}, {"mlp.gate_proj", &block.gate}, {"mlp.up_proj", &block.up},
-          {"mlp.down_proj", &block.down}};
+std::map<std::string, ref::Linear<Complex>*> linears_of(const LayerSpec& layer, ref::Block<Complex>& block) {
+  const std::string up = layer.gated ? "mlp.up_proj" : layer.gate_up.parts[0].module;
+  return {{"self_attn.q_proj", &block.q},           {"self_attn.k_proj", &block.k}, {"self_attn.v_proj", &block.v},
+          {"self_attn.o_proj", &block.o},           {"mlp.gate_proj", &block.gate}, {up, &block.up},
+          {layer.down.parts[0].module, &block.down}};
 }
 
 std::unique_ptr<NamedDecoder> named_decoder(const std::string& family, const std::optional<std::string>& adapter) {
@@ -58,7 +59,7 @@ std::unique_ptr<NamedDecoder> named_decoder(const std::string& family, const std
   for (size_t i = 0; i < named->model.blocks.size(); i++) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
     ref::Block<Complex>& block = named->model.blocks[i];
-    for (const auto& [module, linear] : linears_of(block)) {
+    for (const auto& [module, linear] : linears_of(spec.layers[i], block)) {
       if (linear->weight.data.empty()) continue;  // the gate of an MLP without one
       const std::string name = "base_model.model." + at + module;
       if (low.contains(name + ".lora_A.weight"))
@@ -175,7 +176,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"cohere2", {}, Recompute::Attention}, Case{"cohere2", "adapter_init", Recompute::None},
                     Case{"ministral3", {}, Recompute::Block}, Case{"ministral3", "adapter_init", Recompute::None},
                     Case{"cohere_norms", {}, Recompute::None}, Case{"cohere_norms", {}, Recompute::Attention},
-                    Case{"cohere_norms", "adapter_init", Recompute::Block}));
+                    Case{"cohere_norms", "adapter_init", Recompute::Block}, Case{"starcoder2", {}, Recompute::None},
+                    Case{"starcoder2", {}, Recompute::Mlp}, Case{"starcoder2", "adapter_init", Recompute::Block},
+                    Case{"helium", {}, Recompute::Block}, Case{"helium", "adapter_init", Recompute::Attention},
+                    Case{"cwm", {}, Recompute::Attention}, Case{"cwm", "adapter_init", Recompute::Block}));
 
 }  // namespace
 }  // namespace snug

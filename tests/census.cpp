@@ -56,8 +56,9 @@ std::vector<Kind> kinds() {
   for (const char* family : {"cohere_norms", "stablelm_norms"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
   for (const bool lora : {true, false}) all.push_back({"qwen2", lora, DType::BF16, "distill"});
-  for (const char* family : {"arcee", "cohere", "ernie4_5", "exaone4", "gemma", "glm", "glm4", "granite4", "llama_bias",
-                             "mistral", "nemotron", "olmo3", "phi3", "qwen3", "seed_oss", "smollm3", "stablelm"})
+  for (const char* family : {"arcee",    "cohere",     "ernie4_5", "exaone4",    "gemma",  "glm",  "glm4",
+                             "granite4", "llama_bias", "mistral",  "nemotron",   "olmo3",  "phi3", "qwen3",
+                             "seed_oss", "smollm3",    "stablelm", "starcoder2", "helium", "cwm"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});
   for (const char* family : {"llama_linear", "llama_yarn", "llama_longrope", "mistral3", "gemma3_vision"})
     for (const bool lora : {true, false}) all.push_back({family, lora, DType::BF16, ""});

@@ -25,6 +25,7 @@ namespace snug {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::Contains;
 using testing::HasSubstr;
 
 const fs::path kFixtures = fs::path(SNUG_FIXTURES) / "gguf";
@@ -133,7 +134,8 @@ INSTANTIATE_TEST_SUITE_P(All, GgufExport,
                          testing::Values("smollm", "llama3", "qwen2", "qwen3", "smollm3", "mistral", "llama_bias",
                                          "granite", "gemma", "gemma2", "gemma3", "olmo2", "olmo3", "exaone4", "glm4",
                                          "hunyuan", "command_r", "cohere2", "phi3", "chatglm", "arcee", "stablelm",
-                                         "nemotron", "ernie4_5", "seed_oss", "stablelm_12b", "granite4", "ministral3"));
+                                         "nemotron", "ernie4_5", "seed_oss", "stablelm_12b", "granite4", "ministral3",
+                                         "starcoder2"));
 
 // Weights, configuration, tokenizer and template: each file has the bytes that it had.
 TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {
@@ -154,7 +156,8 @@ TEST_P(GgufExport, QuantizedValuesAreThoseOfTheRows) {
   export_gguf_model(read_model_config(model_), model_, model_, file_, GgufFileType::Q8_0, "x");
   const GgufHeader header = read_gguf({file_});
   const auto index = SafetensorsIndex::open_model(model_);
-  const SafetensorsEntry& entry = *index.find("model.layers.0.mlp.down_proj.weight");
+  const SafetensorsEntry& entry = *index.find(
+      fmt::format("model.layers.0.{}.weight", find_gguf_architecture(header.string("general.architecture"))->down));
   std::vector<BFloat16> stored(entry.bytes / 2);
   File::open_read(index.files()[0], IoMode::Buffered).read(entry.offset, std::as_writable_bytes(std::span(stored)));
   const std::vector<float> values(stored.begin(), stored.end());
@@ -271,9 +274,29 @@ TEST(GgufExportRefusals, NameLayersAndFamiliesWithoutAForm) {
   EXPECT_TRUE(refused(models / "cohere2", "layer 1 sees all tokens, which GGUF's cohere2 has no form for"));
   EXPECT_TRUE(refused(models / "olmo3", "expected 10000 in a GGUF file"));
   EXPECT_TRUE(refused(models / "phi3", "found rope scaling of type longrope, which is not written"));
+  EXPECT_TRUE(refused(models / "cwm", "found a CwmForCausalLM, expected a model of GGUF's \"llama\", "));
+  EXPECT_TRUE(refused(models / "helium", "found a HeliumForCausalLM, expected a model of GGUF's \"llama\", "));
   EXPECT_TRUE(refused(models / "ernie4_5", "layer 0 has a bias on o_proj, which GGUF's ernie4_5 has no form for"));
+  import_gguf(kFixtures / "starcoder2.gguf", directory.path() / "starcoder2", Existing::Refuse);
+  Json config = parse_json(read_text(directory.path() / "starcoder2/config.json", 100000), "x");
+  config["use_bias"] = false;
+  write_text(directory.path() / "starcoder2/config.json", config.dump());
+  EXPECT_TRUE(
+      refused(directory.path() / "starcoder2", "layer 0 has no biases, which GGUF's starcoder2 has no form for"));
   EXPECT_TRUE(refused(models.parent_path() / "vision/qwen2_vl",
                       "found a Qwen2VLForConditionalGeneration, expected a model of GGUF's \"llama\", "));
+}
+
+// Files say it, and llama.cpp's graphs of these have no window.
+TEST(GgufExportNotes, NameAWindowThatLlamaCppPassesOver) {
+  for (const char* name : {"mistral", "phi3", "starcoder2"}) {
+    const TempDirectory directory;
+    const fs::path model = directory.path() / "m", file = directory.path() / "x.gguf";
+    import_gguf(kFixtures / fmt::format("{}.gguf", name), model, Existing::Refuse);
+    EXPECT_THAT(export_gguf_model(read_model_config(model), model, model, file, GgufFileType::BF16, "x"),
+                Contains("llama.cpp attends to all tokens, the model to the last 7: longer texts differ"))
+        << name;
+  }
 }
 
 // 70000 is no fp16.

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                                          "gemma3", "split", "olmo2", "olmo3", "exaone4", "exaone4_window", "glm4",
                                          "hunyuan", "command_r", "cohere2", "phi3", "chatglm", "arcee", "stablelm",
                                          "nemotron", "ernie4_5", "seed_oss", "command_r_plus", "stablelm_12b",
-                                         "granite4", "ministral3", "mistral_small"));
+                                         "granite4", "ministral3", "mistral_small", "starcoder2"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -116,16 +116,18 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
                                                                            {"stablelm_12b", "StableLmForCausalLM"},
                                                                            {"granite4", "GraniteForCausalLM"},
                                                                            {"ministral3", "Ministral3ForCausalLM"},
-                                                                           {"mistral_small", "MistralForCausalLM"}};
+                                                                           {"mistral_small", "MistralForCausalLM"},
+                                                                           {"starcoder2", "Starcoder2ForCausalLM"}};
   const auto found = kArchitectures.find(model);
   EXPECT_EQ(spec.architecture, found == kArchitectures.end() ? "LlamaForCausalLM" : found->second);
   const auto is_one_of = [&](std::initializer_list<std::string_view> models) {
     return std::ranges::find(models, model) != models.end();
   };
-  EXPECT_EQ(spec.layers[0].qkv.bias, is_one_of({"llama_bias", "glm4", "chatglm", "stablelm", "seed_oss"}));
-  EXPECT_EQ(spec.layers[0].down.bias, model == "llama_bias");
+  EXPECT_EQ(spec.layers[0].qkv.bias,
+            is_one_of({"llama_bias", "glm4", "chatglm", "stablelm", "seed_oss", "starcoder2"}));
+  EXPECT_EQ(spec.layers[0].down.bias, is_one_of({"llama_bias", "starcoder2"}));
   EXPECT_EQ(spec.layers[0].window > 0,
-            is_one_of({"mistral", "gemma2", "gemma3", "olmo3", "exaone4_window", "cohere2", "phi3"}));
+            is_one_of({"mistral", "gemma2", "gemma3", "olmo3", "exaone4_window", "cohere2", "phi3", "starcoder2"}));
   EXPECT_EQ(spec.layers.back().rope, !is_one_of({"smollm3", "exaone4_window", "cohere2"}));
   EXPECT_EQ(spec.tied, !is_one_of({"stablelm", "stablelm_12b", "nemotron"}));
   EXPECT_EQ(spec.layers[0].own_head_gains, is_one_of({"command_r_plus", "stablelm_12b"}));

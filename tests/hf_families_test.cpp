@@ -187,6 +187,117 @@ TEST(HfFamilies, AnUnknownTypeIsToldAllThatAreRead) {
   expect_refused(config, "; --family takes it for one of the former, if it computes the same");
 }
 
+// As transformers' Starcoder2Config has it.
+TEST(HfFamilies, StarCoder2sMlpHasNeitherGateNorUsualNames) {
+  Json config = config_of("starcoder2");
+  const ModelConfig parsed = parse_model_config(config.dump(), "x");
+  const LayerSpec& layer = parsed.spec.layers[7];
+  EXPECT_FALSE(layer.gated);
+  EXPECT_EQ(layer.gate, Activation::GeluTanh);
+  EXPECT_EQ(layer.gate_up.parts, (std::vector<LinearPart>{{"mlp.c_fc", 16}}));
+  EXPECT_EQ(layer.down.parts, (std::vector<LinearPart>{{"mlp.c_proj", 64}}));
+  EXPECT_TRUE(layer.qkv.bias && layer.o.bias && layer.gate_up.bias && layer.down.bias);
+  EXPECT_EQ(layer.mlp_norm.kind, NormKind::Layer);
+  EXPECT_EQ(layer.mlp_norm.bias, "post_attention_layernorm.bias");
+  EXPECT_FALSE(layer.mlp_norm.plus_one);
+  EXPECT_EQ(layer.mlp_norm.epsilon, 1e-5);
+  EXPECT_EQ(layer.heads.kv_heads, 2);
+  EXPECT_EQ(layer.heads.dim, 16);
+  EXPECT_EQ(parsed.spec.rope.theta, 1e4);
+  EXPECT_EQ(parsed.spec.positions, 4096);
+  EXPECT_TRUE(parsed.spec.tied);
+  EXPECT_EQ(layers_with(parsed.spec, has_window), kNone);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(layers_with(spec_of(config), has_window), kNone);
+  config["sliding_window"] = 5;
+  EXPECT_EQ(layers_with(spec_of(config), has_window), kAll);
+  config["layer_types"] = std::vector<std::string>(8, "full_attention");  // which the class passes over
+  expect_refused(config, "expected \"sliding_attention\" for every layer, as sliding_window says");
+  config.erase("layer_types");
+  config["use_bias"] = false;
+  EXPECT_FALSE(spec_of(config).layers[0].qkv.bias || spec_of(config).layers[0].down.bias);
+  config["norm_epsilon"] = 0.25;
+  EXPECT_EQ(spec_of(config).final_norm.epsilon, 0.25);
+  config["embedding_dropout"] = 0.1;
+  EXPECT_EQ(parse_model_config(config.dump(), "x").dropout, std::vector<std::string>{"embedding_dropout 0.1"});
+  config["hidden_act"] = "gelu";  // the exact one
+  expect_refused(config, "'hidden_act': found \"gelu\", expected \"gelu_pytorch_tanh\"");
+}
+
+// As transformers' HeliumConfig has it.
+TEST(HfFamilies, HeliumTurnsNeighboursAndHasNoBiasOnO) {
+  Json config = config_of("helium");
+  expect_refused(config,
+                 "'num_key_value_heads': found nothing, expected a divisor of num_attention_heads, 4; "
+                 "without the key helium has 20");
+  config["num_key_value_heads"] = 2;
+  expect_refused(config, "'head_dim': found nothing, expected 16, as hidden_size and num_attention_heads say");
+  config["head_dim"] = 16;
+  const ModelSpec spec = spec_of(config);
+  const LayerSpec& layer = spec.layers[7];
+  EXPECT_TRUE(layer.rope_interleaved && layer.gated);
+  EXPECT_FALSE(layer.qkv.bias || layer.o.bias || layer.gate_up.bias || layer.down.bias || spec.tied);
+  EXPECT_EQ(layer.mlp_norm.epsilon, 1e-8);
+  EXPECT_EQ(layer.gate, Activation::Silu);
+  EXPECT_EQ(spec.rope.theta, 1e5);
+  EXPECT_EQ(spec.positions, 4096);
+  config["attention_bias"] = true;
+  EXPECT_TRUE(spec_of(config).layers[0].qkv.bias);
+  EXPECT_FALSE(spec_of(config).layers[0].o.bias || spec_of(config).layers[0].down.bias);
+  config["mlp_bias"] = true;
+  EXPECT_TRUE(spec_of(config).layers[0].gate_up.bias && spec_of(config).layers[0].down.bias);
+  config["num_attention_heads"] = 40;  // as many key heads as the class has
+  config["hidden_size"] = 5120;
+  for (const char* key : {"num_key_value_heads", "head_dim"}) config.erase(key);
+  EXPECT_EQ(spec_of(config).layers[0].heads.kv_heads, 20);
+  EXPECT_EQ(spec_of(config).layers[0].heads.dim, 128);
+}
+
+// As transformers' CwmConfig has it.
+TEST(HfFamilies, TheFirstOfEachFourOfCwmsLayersSeesAll) {
+  Json config = config_of("cwm");
+  expect_refused(config,
+                 "'num_key_value_heads': found nothing, expected a divisor of num_attention_heads, 4; "
+                 "without the key cwm has 8");
+  config["num_attention_heads"] = 16;
+  config["vocab_size"] = 128009;
+  const ModelConfig parsed = parse_model_config(config.dump(), "x");
+  const ModelSpec& spec = parsed.spec;
+  EXPECT_EQ(layers_with(spec, has_window), (std::vector<size_t>{1, 2, 3, 5, 6, 7}));
+  EXPECT_EQ(spec.layers[1].window, 8192);
+  EXPECT_EQ(spec.layers[0].heads.kv_heads, 8);
+  EXPECT_EQ(spec.layers[0].heads.dim, 128);
+  EXPECT_EQ(spec.layers[0].mlp_norm.epsilon, 1e-5);
+  EXPECT_FALSE(spec.layers[0].qkv.bias || spec.layers[0].down.bias || spec.layers[0].local_rope || spec.tied);
+  EXPECT_EQ(spec.positions, 131072);
+  EXPECT_EQ(parsed.end_tokens, (std::vector<int64_t>{128001, 128008})) << "the class's third is beyond the vocabulary";
+  EXPECT_EQ(spec.rope.type, RopeType::Llama3);
+  EXPECT_EQ(spec.rope.theta, 1e6);
+  EXPECT_EQ(spec.rope.factor, 16);
+  EXPECT_EQ(spec.rope.low_freq_factor, 1);
+  EXPECT_EQ(spec.rope.high_freq_factor, 4);
+  EXPECT_EQ(spec.rope.original_max_position, 8192);
+  config["rope_theta"] = 5e5;  // which the class passes over without a scaling
+  expect_refused(config, "'rope_theta': found 500000.0, expected rope_scaling beside it, or 1000000");
+  config["rope_scaling"] = {{"rope_type", "default"}};
+  EXPECT_EQ(spec_of(config).rope.type, RopeType::Default);
+  EXPECT_EQ(spec_of(config).rope.theta, 5e5);
+  config.erase("rope_theta");
+  EXPECT_EQ(spec_of(config).rope.theta, 1e6);
+  config["mlp_bias"] = true;
+  EXPECT_TRUE(spec_of(config).layers[0].gate_up.bias && spec_of(config).layers[0].down.bias);
+  config["layer_types"] = std::vector<std::string>(8, "full_attention");
+  config["layer_types"][4] = "sliding_attention";
+  config["sliding_window"] = 5;
+  EXPECT_EQ(layers_with(spec_of(config), has_window), (std::vector<size_t>{4}));
+  EXPECT_EQ(spec_of(config).layers[4].window, 5);
+  config["sliding_window"] = nullptr;
+  expect_refused(config, "'sliding_window': found null, expected a number of tokens");
+  config.erase("sliding_window");
+  config["attention_bias"] = true;  // which the class passes over
+  expect_refused(config, "'attention_bias': found true, expected false or nothing");
+}
+
 // As gemma-3-4b's config.json has it, which leaves out what its class has.
 TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
   Json config{{"model_type", "gemma3"},
@@ -231,7 +342,7 @@ TEST(HfFamilies, AMultimodalModelsTextModelIsRead) {
 TEST(HfFamilies, AModelHasAsManyParametersAsTransformersMakes) {
   const std::filesystem::path path = std::filesystem::path(SNUG_FIXTURES) / "hf_config/counts.json";
   const Json cases = parse_json(read_text(path, 1 << 20), path.string());
-  EXPECT_EQ(cases.size(), 11u);
+  EXPECT_EQ(cases.size(), 14u);
   for (const Json& one : cases)
     EXPECT_EQ(full_parameters(spec_of(one["config"]), false).count(false), one["parameters"].get<int64_t>())
         << one["config"]["model_type"];

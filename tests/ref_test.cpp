@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Families, RefTest,
                                          "llama_bias", "smollm3", "qwen3", "ernie4_5", "granite", "gemma", "gemma2",
                                          "gemma3", "nemotron", "arcee", "stablelm", "olmo2", "olmo3", "exaone4", "glm4",
                                          "hunyuan", "cohere", "cohere2", "granite4", "ministral3", "cohere_norms",
-                                         "stablelm_norms"));
+                                         "stablelm_norms", "starcoder2", "helium", "cwm"));
 
 }  // namespace
 }  // namespace snug

@@ -10,13 +10,14 @@
 namespace snug {
 namespace {
 
-constexpr std::array<GgufArchitecture, 22> kArchitectures{{
+constexpr std::array<GgufArchitecture, 23> kArchitectures{{
     {.name = "llama",
      .model_type = "llama",
      .class_name = "LlamaForCausalLM",
      .interleaves_heads = true,
      .may_have_biases = true,
-     .has_rope_factors = true},
+     .has_rope_factors = true,
+     .passes_over_windows = true},
     {.name = "mistral3", .model_type = "ministral3", .class_name = "Ministral3ForCausalLM", .interleaves_heads = true},
     {.name = "qwen2", .model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .qkv_bias = true},
     {.name = "qwen3",
@@ -25,10 +26,15 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
      .norms = {.query = "self_attn.q_norm", .key = "self_attn.k_norm"}},
     {.name = "smollm3", .model_type = "smollm3", .class_name = "SmolLM3ForCausalLM", .interleaves_heads = true},
     {.name = "granite", .model_type = "granite", .class_name = "GraniteForCausalLM", .interleaves_heads = true},
-    {.name = "gemma", .model_type = "gemma", .class_name = "GemmaForCausalLM", .gemma = true},
+    {.name = "gemma",
+     .model_type = "gemma",
+     .class_name = "GemmaForCausalLM",
+     .activation = "gelu_pytorch_tanh",
+     .gemma = true},
     {.name = "gemma2",
      .model_type = "gemma2",
      .class_name = "Gemma2ForCausalLM",
+     .activation = "gelu_pytorch_tanh",
      .gemma = true,
      .norms = {.attention_post = "post_attention_layernorm",
                .mlp = "pre_feedforward_layernorm",
@@ -37,6 +43,7 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
     {.name = "gemma3",
      .model_type = "gemma3_text",
      .class_name = "Gemma3ForCausalLM",
+     .activation = "gelu_pytorch_tanh",
      .gemma = true,
      .norms = {.attention_post = "post_attention_layernorm",
                .mlp = "pre_feedforward_layernorm",
@@ -84,6 +91,7 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
     {.name = "command-r",
      .model_type = "cohere",
      .class_name = "CohereForCausalLM",
+     .epsilon_key = "layer_norm_eps",
      .norms = {.mlp = "", .query = "self_attn.q_norm", .key = "self_attn.k_norm"},
      .layer_norm = true,
      .neighbours = true,
@@ -91,6 +99,7 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
     {.name = "cohere2",
      .model_type = "cohere2",
      .class_name = "Cohere2ForCausalLM",
+     .epsilon_key = "layer_norm_eps",
      .norms = {.mlp = ""},
      .layer_norm = true,
      .neighbours = true,
@@ -102,7 +111,8 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
      .fused_gate_up = true,
      .fused_qkv = true,
      .whole_heads = true,
-     .partial_rope = true},
+     .partial_rope = true,
+     .passes_over_windows = true},
     {.name = "chatglm",
      .model_type = "glm",
      .class_name = "GlmForCausalLM",
@@ -114,12 +124,14 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
     {.name = "arcee",
      .model_type = "arcee",
      .class_name = "ArceeForCausalLM",
+     .activation = "relu2",
      .interleaves_heads = true,
      .has_rope_factors = true,
      .gated = false},
     {.name = "stablelm",
      .model_type = "stablelm",
      .class_name = "StableLmForCausalLM",
+     .epsilon_key = "layer_norm_eps",
      .norms = {.query = "self_attn.q_layernorm.norms.{}", .key = "self_attn.k_layernorm.norms.{}"},
      .layer_norm = true,
      .norm_bias = true,
@@ -132,6 +144,8 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
     {.name = "nemotron",
      .model_type = "nemotron",
      .class_name = "NemotronForCausalLM",
+     .activation = "relu2",
+     .epsilon_key = "norm_eps",
      .may_have_biases = true,
      .layer_norm = true,
      .gated = false,
@@ -140,6 +154,19 @@ constexpr std::array<GgufArchitecture, 22> kArchitectures{{
      .needs_own_head = true,
      .whole_heads = true,
      .partial_rope = true},
+    {.name = "starcoder2",
+     .model_type = "starcoder2",
+     .class_name = "Starcoder2ForCausalLM",
+     .activation = "gelu_pytorch_tanh",
+     .epsilon_key = "norm_epsilon",
+     .up = "mlp.c_fc",
+     .down = "mlp.c_proj",
+     .has_biases = true,
+     .layer_norm = true,
+     .gated = false,
+     .norm_bias = true,
+     .whole_heads = true,
+     .passes_over_windows = true},
     {.name = "ernie4_5", .model_type = "ernie4_5", .class_name = "Ernie4_5ForCausalLM", .neighbours = true},
     {.name = "seed_oss",
      .model_type = "seed_oss",
@@ -199,9 +226,9 @@ class LayerNames {
       add_linear("ffn_up", "mlp.gate_up_proj", 2 * inner, hidden, sizes_.mlp_biases);
     } else {
       if (kind.gated) add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
-      add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
+      add_linear("ffn_up", kind.up, inner, hidden, sizes_.mlp_biases);
     }
-    add_linear("ffn_down", "mlp.down_proj", hidden, inner, sizes_.mlp_biases);
+    add_linear("ffn_down", kind.down, hidden, inner, sizes_.mlp_biases);
   }
   // Adds the gain of a norm of so many heads: one for all, one for each, or one of all as a row.
   void add_head_norm(const std::string& gguf, const std::string_view module, int64_t heads) {
@@ -225,10 +252,13 @@ class LayerNames {
                         fmt::format("{}.weight", model_name(module)), size));
     if (sizes_.architecture->norm_bias) add(fmt::format("{}.bias", gguf), fmt::format("{}.bias", module), {size});
   }
-  void add_linear(const std::string& gguf, const std::string& hugging_face, int64_t rows, int64_t columns, bool bias,
+  void add_linear(std::string_view gguf, std::string_view hugging_face, int64_t rows, int64_t columns, bool bias,
                   int64_t head_rows = 0) {
-    add(gguf + ".weight", hugging_face + ".weight", {rows, columns}, head_rows);
-    if (bias) add(gguf + ".bias", hugging_face + ".bias", {rows}, head_rows);
+    const auto add_tensor = [&](std::string_view tensor, Shape shape) {
+      add(fmt::format("{}.{}", gguf, tensor), fmt::format("{}.{}", hugging_face, tensor), shape, head_rows);
+    };
+    add_tensor("weight", {rows, columns});
+    if (bias) add_tensor("bias", {rows});
   }
 
   const GgufSizes& sizes_;

@@ -24,19 +24,24 @@ struct GgufArchitecture {
   std::string_view name;        // general.architecture
   std::string_view model_type;  // of config.json
   std::string_view class_name;  // of config.json, in `architectures`
+  // Of config.json, too: the value of hidden_act, and the key of norms' epsilon.
+  std::string_view activation = "silu", epsilon_key = "rms_norm_eps";
+  // Modules of Hugging Face's files.
+  std::string_view up = "mlp.up_proj", down = "mlp.down_proj";
   // Files hold rotary pairs (i, i + head_dim / 2) of q and k as neighbours (2 i, 2 i + 1).
   bool interleaves_heads = false;
   bool qkv_bias = false;          // always has biases on q, k and v
-  bool may_have_biases = false;   // on all seven linears
+  bool has_biases = false;        // always has biases on all linears
+  bool may_have_biases = false;   // may have them
   bool has_rope_factors = false;  // may have a tensor of what each rotary frequency is divided by
-  bool gemma = false;             // files hold gains, the model what they are more than 1; GELU in the MLP
+  bool gemma = false;             // files hold gains, the model what they are more than 1
   GgufNorms norms = {};
   bool joint_head_norms = false;  // norms of q and k take all heads as one row
   bool layer_norm = false;        // norms are LayerNorms
   bool neighbours = false;        // models turn rotary pairs of neighbours, so that files hold q and k as they are
   bool fused_gate_up = false;     // gate and up are one linear in both formats
   bool fused_qkv = false;         // q, k and v are one in both formats
-  bool gated = true;              // the MLP has a gate, and goes through ReLU squared without one
+  bool gated = true;              // the MLP has a gate
   bool norm_bias = false;         // LayerNorms have biases
   bool plus_one = false;          // files hold gains, the model what they are more than 1
   bool needs_own_head = false;    // llama.cpp takes no embedding for the output's matrix
@@ -44,6 +49,7 @@ struct GgufArchitecture {
   bool partial_rope = false;      // a part of each head may turn
   bool may_have_qkv_biases = false;
   int64_t full_interval = 0;         // of layers with a window every so many-th sees all; 0: none has one
+  bool passes_over_windows = false;  // all layers may have a window, which llama.cpp does not apply
   bool may_lack_windows = false;     // none of a file's layers may have one
   bool rope_in_windows = false;      // layers that see all have no rotary embedding where others have a window
   bool may_have_head_gains = false;  // heads of q and k may be normed, each with a gain of its own

@@ -53,7 +53,7 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.scale_linear"};
 
 // Those of one architecture.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kOwnKeys{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kOwnKeys{{
     {"gemma2", "attn_logit_softcapping"},
     {"gemma2", "final_logit_softcapping"},
     {"granite", "attention.scale"},
@@ -73,6 +73,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kOwnKeys
     {"stablelm", "attention.layer_norm_epsilon"},
     {"stablelm", "use_parallel_residual"},  // tensors say it
     {"nemotron", "attention.layer_norm_epsilon"},
+    {"starcoder2", "attention.layer_norm_epsilon"},
     {"mistral3", "attention.temperature_scale"},
     {"mistral3", "rope.scaling.yarn_log_multiplier"},
 }};
@@ -83,8 +84,7 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   if (header.integer(key("expert_count"), 0, INT64_MAX, 0) != 0) header.fail(key("expert_count"), "0 or nothing");
   if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
   const std::string window = key("attention.sliding_window");
-  if (kind.name != "llama" && kind.name != "phi3" && kind.full_interval == 0 &&
-      header.integer(window, 0, INT64_MAX, 0) != 0)
+  if (!kind.passes_over_windows && kind.full_interval == 0 && header.integer(window, 0, INT64_MAX, 0) != 0)
     header.fail(window, "0 or nothing");
 }
 
@@ -194,7 +194,7 @@ void become_olmo3(OrderedJson& config, const GgufHeader& header, const GgufArchi
 
 void add_gemma_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
   config["attention_bias"] = false;
-  config["hidden_act"] = config["hidden_activation"] = "gelu_pytorch_tanh";
+  config["hidden_activation"] = kind.activation;
   if (kind.full_interval == 0) return;
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.{}", kind.name, suffix); };
   const auto cap = [&](const char* suffix, double usual) {
@@ -255,7 +255,8 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
   if (kind.name == "arcee") config["attention_bias"] = config["mlp_bias"] = false;
   if (kind.name == "seed_oss") config["attention_out_bias"] = config["mlp_bias"] = false;
   if (kind.name == "ernie4_5") config["use_bias"] = false;
-  if (kind.name == "phi3") {
+  if (kind.has_biases) config["use_bias"] = true;
+  if (kind.passes_over_windows && kind.name != "llama") {
     const int64_t seen = header.integer(window, 0, kMaxPosition, 0);
     config["sliding_window"] = seen > 0 ? OrderedJson(seen) : OrderedJson();
   }
@@ -310,16 +311,11 @@ std::string gguf_model_config(const GgufHeader& header) {
   config["head_dim"] = find_head_dim(header, kind, hidden, heads);
   config["vocab_size"] = vocabulary;
   config["max_position_embeddings"] = size("context_length", kMaxPosition);
-  const auto epsilon = [&](std::string_view key) {
-    return header.number(fmt::format("{}.attention.{}", kind.name, key));
-  };
-  if (kind.layer_norm)
-    config[kind.name == "nemotron" ? "norm_eps" : "layer_norm_eps"] = epsilon("layer_norm_epsilon");
-  else
-    config["rms_norm_eps"] = epsilon("layer_norm_rms_epsilon");
+  config[kind.epsilon_key] = header.number(
+      fmt::format("{}.attention.{}", kind.name, kind.layer_norm ? "layer_norm_epsilon" : "layer_norm_rms_epsilon"));
   config["rope_theta"] = header.number(fmt::format("{}.rope.freq_base", kind.name), 10000.0);
   if (const OrderedJson scaling = rope_scaling(header, kind); !scaling.is_null()) config["rope_scaling"] = scaling;
-  config["hidden_act"] = kind.gated ? "silu" : "relu2";
+  config["hidden_act"] = kind.activation;
   add_own_keys(config, header, kind);
   config["attention_dropout"] = 0.0;
   config["tie_word_embeddings"] = header.find("output.weight") == nullptr;

@@ -154,11 +154,8 @@ ReadableGguf open_gguf(const fs::path& file) {
   const HfFamily family{
       .model_type = type,
       .architecture = class_name,
-      .gelu = kind.gemma,
-      .relu_squared = !kind.gated,
-      .epsilon_key = !kind.layer_norm          ? "rms_norm_eps"
-                     : kind.name == "nemotron" ? "norm_eps"
-                                               : "layer_norm_eps",
+      .activation = kind.activation,
+      .epsilon_key = kind.epsilon_key,
       .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "embedding_multiplier",
                    "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping",
                    "logit_scale", "rope_parameters", "use_qkv_bias", "use_bias", "attention_out_bias", "use_qk_norm",
@@ -174,21 +171,21 @@ ReadableGguf open_gguf(const fs::path& file) {
                             {"high_freq_factor", scaling->high_freq_factor},
                             {"original_max_position_embeddings", static_cast<int64_t>(scaling->original_max_position)}};
   }
-  std::vector<GgufTensorName> names =
-      gguf_tensor_names({.architecture = &kind,
-                         .hidden = config.hidden_size,
-                         .inner = config.intermediate_size,
-                         .layers = config.layers,
-                         .heads = config.heads,
-                         .kv_heads = config.kv_heads,
-                         .head_dim = config.head_dim,
-                         .vocabulary = config.vocabulary,
-                         .own_head = !config.tie_word_embeddings,
-                         .qkv_biases = parsed.value("attention_bias", false) || parsed.value("use_qkv_bias", false),
-                         .o_bias = kind.may_have_biases && parsed.value("attention_bias", false),
-                         .mlp_biases = kind.may_have_biases && parsed.value("mlp_bias", false),
-                         .head_gains = parsed.value("use_qk_norm", false) || parsed.value("qk_layernorm", false),
-                         .parallel = parsed.value("use_parallel_residual", false)});
+  std::vector<GgufTensorName> names = gguf_tensor_names(
+      {.architecture = &kind,
+       .hidden = config.hidden_size,
+       .inner = config.intermediate_size,
+       .layers = config.layers,
+       .heads = config.heads,
+       .kv_heads = config.kv_heads,
+       .head_dim = config.head_dim,
+       .vocabulary = config.vocabulary,
+       .own_head = !config.tie_word_embeddings,
+       .qkv_biases = kind.has_biases || parsed.value("attention_bias", false) || parsed.value("use_qkv_bias", false),
+       .o_bias = kind.has_biases || (kind.may_have_biases && parsed.value("attention_bias", false)),
+       .mlp_biases = kind.has_biases || (kind.may_have_biases && parsed.value("mlp_bias", false)),
+       .head_gains = parsed.value("use_qk_norm", false) || parsed.value("qk_layernorm", false),
+       .parallel = parsed.value("use_parallel_residual", false)});
   check_tensors(header, kind, names);
   return {std::move(header), std::move(in), std::move(json), std::move(names)};
 }

@@ -35,10 +35,9 @@ constexpr std::array<std::string_view, 8> kSwitchKeys{
     "use_parallel_residual",       "attention_bias", "mlp_bias"};
 
 // Families of models give these names to dropout, which matters only in training.
-constexpr std::array<std::string_view, 9> kDropoutKeys{
-    "attention_dropout", "attn_dropout",        "attn_pdrop",
-    "resid_pdrop",       "residual_dropout",    "embd_pdrop",
-    "hidden_dropout",    "hidden_dropout_prob", "attention_probs_dropout_prob"};
+constexpr std::array<std::string_view, 10> kDropoutKeys{
+    "attention_dropout", "attn_dropout",      "attn_pdrop",     "resid_pdrop",         "residual_dropout",
+    "embd_pdrop",        "embedding_dropout", "hidden_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"};
 
 // Joins alternatives for a message: "a, b or c".
 std::string either(std::span<const std::string> texts) {
@@ -176,9 +175,9 @@ void parse_sizes(const JsonObject& config, const HfFamily& family, HfConfig& res
 // "gelu" as Gemma's first files spell it was tanh's all the same, in what they were trained with; hidden_activation
 // came with the classes that take both at their word, and counts where both are there.
 void refuse_other_activations(const JsonObject& config, const HfFamily& family) {
-  const std::string_view key = family.gelu && config.has("hidden_activation") ? "hidden_activation" : "hidden_act";
-  const std::string_view usual = family.gelu ? "gelu_pytorch_tanh" : family.relu_squared ? "relu2" : "silu";
-  const std::string_view other = usual == "silu" ? "swish" : family.gelu && key == "hidden_act" ? "gelu" : usual;
+  const bool renamed = family.gelu_is_by_tanh && config.has("hidden_activation");
+  const std::string_view key = renamed ? "hidden_activation" : "hidden_act", usual = family.activation;
+  const std::string_view other = usual == "silu" ? "swish" : family.gelu_is_by_tanh && !renamed ? "gelu" : usual;
   const std::string found = config.string(key, std::string(usual));
   if (found != usual && found != other) config.fail(key, fmt::format("\"{}\"", usual));
 }
@@ -266,8 +265,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   result.family = find_family(config, families, other_types, result.notes);
   const HfFamily& family = families[result.family];
   result.architecture = family.architecture;
-  result.gelu = family.gelu;
-  result.relu_squared = family.relu_squared;
+  result.activation = family.activation;
   parse_sizes(config, family, result);
   result.rope = parse_rope(
       config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position, family.rope_alpha},

@@ -34,9 +34,11 @@ struct HfFamily {
   bool rope_alpha = false;                                      // RopeDefaults::alpha
   bool tie_word_embeddings = false;
   double dropout = 0;  // attention_dropout and residual_dropout
-  std::optional<int64_t> bos{}, eos{};
-  bool gelu = false;                              // the MLP's gate goes through GELU by tanh, not through SiLU
-  bool relu_squared = false;                      // the MLP goes through the square of max(x, 0)
+  std::optional<int64_t> bos{};
+  std::vector<int64_t> eos{};
+  // What the MLP or its gate goes through, as `hidden_act` spells it: or "gelu_pytorch_tanh", or "relu2".
+  std::string_view activation = "silu";
+  bool gelu_is_by_tanh = false;  // where `hidden_act` says "gelu"; `hidden_activation`, if it is there, says it instead
   std::string_view epsilon_key = "rms_norm_eps";  // of all norms
   // Keys that every other family refuses where they ask for another layer or another sum: this one reads them itself,
   // or passes over them as its class does.
@@ -55,7 +57,7 @@ struct HfConfig {
   double rms_norm_eps = 0;
   RopeParameters rope;
   bool tie_word_embeddings = false;
-  bool gelu = false, relu_squared = false;  // the family's
+  std::string_view activation;  // the family's
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so

@@ -172,8 +172,7 @@ void parse_tokens(PeftConfig& config, const JsonObject& object) {
     return;
   }
   const JsonObject lists = object.object(kKey);
-  for (const auto& [module, list] : lists.value().items())
-    config.trainable_token_indices[module] = tokens(list);
+  for (const auto& [module, list] : lists.value().items()) config.trainable_token_indices[module] = tokens(list);
 }
 
 int64_t read_rank(const JsonObject& object, std::string_view key) { return object.integer(key, 1, kMaxRank); }

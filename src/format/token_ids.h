@@ -18,7 +18,8 @@ class TokenIds {
   TokenIds(const JsonObject& config, std::string_view file, int64_t vocabulary, std::vector<std::string>& notes)
       : config_(config), file_(file), vocabulary_(vocabulary), notes_(notes) {}
 
-  // Returns an id. Absent, null and negative mean none; `fallback` serves only if it is absent.
+  // Returns an id. Absent, null and negative mean none; `fallback` serves only if it is absent, as far as the
+  // vocabulary has it.
   std::optional<int64_t> one(std::string_view key, std::optional<int64_t> fallback) const {
     if (!config_.value().contains(key)) return fallback && *fallback < vocabulary_ ? fallback : std::nullopt;
     if (!config_.has(key)) return std::nullopt;
@@ -26,10 +27,15 @@ class TokenIds {
     return id < 0 || !has(key, id) ? std::nullopt : std::optional(id);
   }
 
-  std::vector<int64_t> several(std::string_view key, std::optional<int64_t> fallback) const {
+  // Returns the ids of a list, or one as above.
+  std::vector<int64_t> several(std::string_view key, std::vector<int64_t> fallback) const {
+    if (!config_.value().contains(key)) {
+      std::erase_if(fallback, [&](int64_t id) { return id >= vocabulary_; });
+      return fallback;
+    }
     std::vector<int64_t> ids;
     if (!config_.has(key) || !config_.at(key).is_array()) {
-      if (const auto id = one(key, fallback)) ids.push_back(*id);
+      if (const auto id = one(key, {})) ids.push_back(*id);
       return ids;
     }
     for (const Json& id : config_.at(key)) {

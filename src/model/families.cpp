@@ -4,6 +4,17 @@
 #include <cmath>
 
 namespace snug {
+namespace {
+
+Activation activation_of(std::string_view hidden_act) {
+  if (hidden_act == "gelu_pytorch_tanh") return Activation::GeluTanh;
+  if (hidden_act == "relu2") return Activation::ReluSquared;
+  check(hidden_act == "silu", "a family's activation is '{}'", hidden_act);
+  return Activation::Silu;
+}
+
+}  // namespace
+
 ModelSpec llama_decoder(const HfConfig& config) {
   const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
   const int64_t queries = config.heads * config.head_dim, keys = config.kv_heads * config.head_dim;
@@ -15,9 +26,7 @@ ModelSpec llama_decoder(const HfConfig& config) {
       .o = {{{"self_attn.o_proj", hidden}}, queries},
       .gate_up = {{{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, hidden},
       .down = {{{"mlp.down_proj", hidden}}, ffn},
-      .gate = config.gelu           ? Activation::GeluTanh
-              : config.relu_squared ? Activation::ReluSquared
-                                    : Activation::Silu};
+      .gate = activation_of(config.activation)};
   return {.architecture = config.architecture,
           .hidden = hidden,
           .vocabulary = config.vocabulary,
@@ -29,6 +38,12 @@ ModelSpec llama_decoder(const HfConfig& config) {
           .final_norm = {"model.norm.weight", config.rms_norm_eps},
           .rope = config.rope,
           .positions = config.max_position};
+}
+
+void require_whole_heads(const HfConfig& config, const JsonObject& json) {
+  if (config.heads * config.head_dim != config.hidden_size)
+    json.fail("head_dim",
+              fmt::format("{}, as hidden_size and num_attention_heads say", config.hidden_size / config.heads));
 }
 
 void add_biases(ModelSpec& model, const JsonObject& json) {
@@ -140,8 +155,9 @@ HfFamily gemma_names(std::string_view model_type, std::string_view architecture,
           .max_position = 8192,
           .tie_word_embeddings = true,
           .bos = 2,
-          .eos = 1,
-          .gelu = true,
+          .eos = {1},
+          .activation = "gelu_pytorch_tanh",
+          .gelu_is_by_tanh = true,
           .own_keys = std::move(own_keys)};
 }
 
@@ -168,9 +184,18 @@ void become_gemma2(ModelSpec& model, const JsonObject& json) {
   become_gemma(model, json);
 }
 
-int64_t window_of(const JsonObject& json) {
+int64_t window_of(const JsonObject& json, int64_t fallback) {
   if (json.value().contains("sliding_window") && !json.has("sliding_window")) return 0;
-  return json.integer("sliding_window", 1, kMaxPosition, 4096);
+  return json.integer("sliding_window", 1, kMaxPosition, fallback);
+}
+
+void add_window_everywhere(ModelSpec& model, const JsonObject& json, int64_t window) {
+  for (LayerSpec& layer : model.layers) layer.window = window;
+  if (!json.has("layer_types")) return;
+  const std::vector<bool> sliding = sliding_layers(json, model.layers.size());
+  if (std::ranges::find(sliding, window == 0) != sliding.end())
+    json.fail("layer_types", fmt::format("\"{}\" for every layer, as sliding_window says",
+                                         window == 0 ? "full_attention" : "sliding_attention"));
 }
 
 void add_chosen_windows(ModelSpec& model, const JsonObject& json) {

@@ -25,6 +25,9 @@ std::vector<Family> all_families();
 // Returns a model whose layers are all Llama's, under the names that Llama's files have, without biases or windows.
 ModelSpec llama_decoder(const HfConfig& config);
 
+// Throws UserError unless the heads' rows are as many as the hidden size, for classes whose o_proj is a square.
+void require_whole_heads(const HfConfig& config, const JsonObject& json);
+
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
@@ -75,8 +78,12 @@ void become_gemma(ModelSpec& model, const JsonObject& json);
 // scale of scores, and all else is as become_gemma() has it.
 void become_gemma2(ModelSpec& model, const JsonObject& json);
 
-// Returns what sliding_window says: 4,096 tokens where the key is absent, 0, no window, where it is null.
-int64_t window_of(const JsonObject& json);
+// Returns what sliding_window says: `fallback` tokens where the key is absent, 0, no window, where it is null.
+int64_t window_of(const JsonObject& json, int64_t fallback = 4096);
+
+// Gives every layer the window; 0: none. Classes that have it so pass over `layer_types`; a file in which these differ
+// is of another family, and refused.
+void add_window_everywhere(ModelSpec& model, const JsonObject& json, int64_t window);
 
 // Gives layers the window of Qwen2 and its kin, where use_sliding_window is true: layer_types names the layers that
 // have it, or those from max_window_layers on have it.

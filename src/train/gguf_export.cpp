@@ -283,8 +283,7 @@ std::vector<std::string> export_gguf_model(const ModelConfig& config, const fs::
   out.sync();
   notes.insert(notes.begin(), types_note(types));
   if (!left_out.empty()) notes.push_back(left_out);
-  const std::string_view kind = sizes.architecture->name;
-  if (config.spec.layers[0].window != 0 && (kind == "llama" || kind == "phi3"))
+  if (config.spec.layers[0].window != 0 && sizes.architecture->passes_over_windows)
     notes.push_back(fmt::format("llama.cpp attends to all tokens, the model to the last {}: longer texts differ",
                                 config.spec.layers[0].window));
   return notes;

@@ -77,7 +77,6 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   const LayerSpec& first = spec.layers.at(0);
   if (kind->gemma && kind->full_interval > 0) refuse_scores(spec, *kind, source);
   if (spec.architecture == "Olmo3ForCausalLM") refuse_local_rope(spec, spec.rope.theta, source);
-  const bool everywhere = spec.architecture == "MistralForCausalLM" || kind->name == "phi3";
   if (kind->needs_own_head && spec.tied)
     user_error("{}, key 'tie_word_embeddings': found true, expected a head of its own in GGUF's {}", source,
                kind->name);
@@ -98,7 +97,8 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
       user_error("{}: layer {} {}, which GGUF's {} has no form for", source, i, what, kind->name);
     };
     const bool sees_window = windows && gguf_layer_has_window(*kind, static_cast<int64_t>(i));
-    if (layer.window != 0 && !everywhere && !sees_window) refuse(fmt::format("sees {} tokens", layer.window));
+    if (layer.window != 0 && !kind->passes_over_windows && !sees_window)
+      refuse(fmt::format("sees {} tokens", layer.window));
     if (sees_window && layer.window == 0) refuse("sees all tokens");
     if (layer.local_rope != (sees_window && (kind->name == "gemma3" || kind->name == "olmo2")))
       refuse("has the rotary embedding of another kind of layer");
@@ -106,10 +106,11 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
       refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
     if (layer.rope_interleaved != kind->neighbours)
       refuse(layer.rope_interleaved ? "turns neighbours" : "turns halves");
-    if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");
-    if (layer.gate_up.bias && !kind->may_have_biases) refuse("has biases in its MLP");
-    if (layer.qkv.bias && !kind->may_have_biases && !kind->qkv_bias && !kind->may_have_qkv_biases)
-      refuse("has biases on q, k and v");
+    const bool biases = kind->may_have_biases || kind->has_biases;
+    if (layer.o.bias && !biases) refuse("has a bias on o_proj");
+    if (layer.gate_up.bias && !biases) refuse("has biases in its MLP");
+    if (layer.qkv.bias && !biases && !kind->qkv_bias && !kind->may_have_qkv_biases) refuse("has biases on q, k and v");
+    if (kind->has_biases && !layer.o.bias) refuse("has no biases");
   }
   return {.architecture = kind,
           .hidden = spec.hidden,

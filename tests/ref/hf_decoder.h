@@ -81,7 +81,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
     };
     const LayerSpec& layer = spec.layers[i];
     const int64_t q = layer.heads.query_columns(), k = q + layer.heads.key_columns(), v = k + layer.heads.key_columns();
-    const int64_t ffn = layer.down.in;
+    const int64_t ffn = layer.down.in, up = layer.gated ? ffn : 0;
     const auto norm = [&](const NormSpec& of) { return of.weight.empty() ? std::vector<S>() : vector(at + of.weight); };
     const auto head_norm = [&](const NormSpec& of, int64_t heads) {
       if (of.weight.find("{}") == std::string::npos) return norm(of);
@@ -100,7 +100,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             part("self_attn.v_proj", "self_attn.qkv_proj", k, v),
                             linear("self_attn.o_proj"),
                             layer.gated ? part("mlp.gate_proj", layer.gate_up.parts[0].module, 0, ffn) : Linear<S>(),
-                            part("mlp.up_proj", layer.gate_up.parts[0].module, ffn, 2 * ffn),
+                            part("mlp.up_proj", layer.gate_up.parts[0].module, up, up + ffn),
                             linear(layer.down.parts[0].module),
                             layer.window,
                             layer.rope,

@@ -19,8 +19,8 @@ Family arcee() {
            .max_position = 4096,
            .rms_norm_eps = 1e-5,
            .bos = 128000,
-           .eos = 128001,
-           .relu_squared = true,
+           .eos = {128001},
+           .activation = "relu2",
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};
 }

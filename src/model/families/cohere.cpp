@@ -23,7 +23,7 @@ Family cohere() {
            .rope_theta = 500000,
            .tie_word_embeddings = true,
            .bos = 5,
-           .eos = 255001,
+           .eos = {255001},
            .epsilon_key = "layer_norm_eps",
            .own_keys = {"attention_bias", "logit_scale", "use_qk_norm"}},
           spec};

@@ -8,9 +8,7 @@ namespace {
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
   become_cohere(model, json);
-  if (config.heads * config.head_dim != config.hidden_size)
-    json.fail("head_dim",
-              fmt::format("{}, as hidden_size and num_attention_heads say", config.hidden_size / config.heads));
+  require_whole_heads(config, json);
   const std::vector<bool> sliding = windows_but_every(json, model.layers.size(), 4);
   const int64_t window = window_of(json);
   for (size_t i = 0; i < model.layers.size(); i++) {
@@ -30,7 +28,7 @@ Family cohere2() {
            .rms_norm_eps = 1e-5,
            .tie_word_embeddings = true,
            .bos = 5,
-           .eos = 255001,
+           .eos = {255001},
            .epsilon_key = "layer_norm_eps",
            .own_keys = {"attention_bias", "logit_scale"}},
           spec};

@@ -27,7 +27,7 @@ Family ernie4_5() {
            .rope_theta = 500000,
            .tie_word_embeddings = true,
            .bos = 1,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"use_bias"}},
           spec};
 }

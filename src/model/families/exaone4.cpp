@@ -29,7 +29,7 @@ Family exaone4() {
            .kv_heads = 32,
            .rms_norm_eps = 1e-5,
            .bos = 0,
-           .eos = 2},
+           .eos = {2}},
           spec};
 }
 

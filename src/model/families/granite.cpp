@@ -17,7 +17,7 @@ Family granite() {
   return {{.model_type = "granite",
            .architecture = "GraniteForCausalLM",
            .bos = 1,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"attention_bias", "mlp_bias", "embedding_multiplier", "residual_multiplier", "logits_scaling"}},
           spec};
 }

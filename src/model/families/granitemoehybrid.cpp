@@ -36,7 +36,7 @@ Family granitemoehybrid() {
   return {{.model_type = "granitemoehybrid",
            .architecture = "GraniteMoeHybridForCausalLM",
            .bos = 1,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"attention_bias", "embedding_multiplier", "residual_multiplier", "logits_scaling",
                         "num_local_experts"}},
           spec};

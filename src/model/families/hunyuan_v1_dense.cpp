@@ -29,7 +29,7 @@ Family hunyuan_v1_dense() {
            .rms_norm_eps = 1e-5,
            .rope_alpha = true,
            .bos = 1,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"attention_bias", "use_qk_norm", "num_experts"}},
           spec};
 }

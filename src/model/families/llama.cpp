@@ -16,7 +16,7 @@ Family llama() {
   return {{.model_type = "llama",
            .architecture = "LlamaForCausalLM",
            .bos = 1,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};
 }

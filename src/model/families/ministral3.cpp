@@ -25,7 +25,7 @@ Family ministral3() {
        .max_position = 262144,
        .rms_norm_eps = 1e-5,
        .bos = 1,
-       .eos = 2,
+       .eos = {2},
        .rope = R"({"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
                        "original_max_position_embeddings": 16384, "mscale_all_dim": 1.0, "mscale": 1.0,
                        "llama_4_scaling_beta": 0.1})"},

@@ -1,6 +1,4 @@
 // Mistral 7B v0.1 to v0.3, Nemo and Small 2501: Llama with a window on every layer.
-#include <algorithm>
-
 #include "model/families.h"
 
 namespace snug::families {
@@ -8,15 +6,7 @@ namespace {
 
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
-  const int64_t window = window_of(json);
-  for (LayerSpec& layer : model.layers) layer.window = window;
-  // The class passes over layer_types; a file in which layers differ is of another family.
-  if (json.has("layer_types")) {
-    const std::vector<bool> sliding = sliding_layers(json, model.layers.size());
-    if (std::ranges::find(sliding, window == 0) != sliding.end())
-      json.fail("layer_types", fmt::format("\"{}\" for every layer, as sliding_window says",
-                                           window == 0 ? "full_attention" : "sliding_attention"));
-  }
+  add_window_everywhere(model, json, window_of(json));
   return model;
 }
 
@@ -28,7 +18,7 @@ Family mistral() {
            .kv_heads = 8,
            .max_position = 131072,
            .bos = 1,
-           .eos = 2},
+           .eos = {2}},
           spec};
 }
 

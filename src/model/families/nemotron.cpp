@@ -22,8 +22,8 @@ Family nemotron() {
            .rms_norm_eps = 1e-5,
            .partial_rotary_factor = 0.5,
            .bos = 2,
-           .eos = 3,
-           .relu_squared = true,
+           .eos = {3},
+           .activation = "relu2",
            .epsilon_key = "norm_eps",
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};

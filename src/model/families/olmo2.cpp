@@ -17,7 +17,7 @@ Family olmo2() {
   return {{.model_type = "olmo2",
            .architecture = "Olmo2ForCausalLM",
            .rms_norm_eps = 1e-5,
-           .eos = 50279,
+           .eos = {50279},
            .own_keys = {"attention_bias"}},
           spec};
 }

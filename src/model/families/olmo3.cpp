@@ -28,7 +28,7 @@ Family olmo3() {
            .architecture = "Olmo3ForCausalLM",
            .rms_norm_eps = 1e-5,
            .rope_theta = kTheta,
-           .eos = 50279,
+           .eos = {50279},
            .own_keys = {"attention_bias", "rope_parameters"}},
           spec};
 }

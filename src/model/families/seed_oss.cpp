@@ -26,7 +26,7 @@ Family seed_oss() {
            .max_position = 524288,
            .dropout = 0.1,
            .bos = 0,
-           .eos = 2,
+           .eos = {2},
            .own_keys = {"attention_bias", "attention_out_bias", "mlp_bias"}},
           spec};
 }

@@ -61,7 +61,7 @@ Family smollm3() {
            .rope_theta = 2e6,
            .tie_word_embeddings = true,
            .bos = 128000,
-           .eos = 128001,
+           .eos = {128001},
            .own_keys = {"attention_bias", "mlp_bias"}},
           spec};
 }

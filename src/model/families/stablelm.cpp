@@ -26,7 +26,7 @@ Family stablelm() {
            .rms_norm_eps = 1e-5,
            .partial_rotary_factor = 0.25,
            .bos = 0,
-           .eos = 0,
+           .eos = {0},
            .epsilon_key = "layer_norm_eps",
            .own_keys = {"use_qkv_bias", "use_parallel_residual", "qk_layernorm"}},
           spec};
