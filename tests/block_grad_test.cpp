@@ -144,8 +144,9 @@ TEST_P(BlockGradients, EqualComplexStepDerivatives) {
     }
     checked++;
   }
-  EXPECT_EQ(checked, static_cast<size_t>(std::ranges::count_if(reference->parameters, [&](const auto& parameter) {
-              return parameter.first.starts_with("base_model.") == adapter.has_value();
+  const bool of_adapter = adapter.has_value();
+  EXPECT_EQ(checked, static_cast<size_t>(std::ranges::count_if(reference->parameters, [of_adapter](const auto& one) {
+              return one.first.starts_with("base_model.") == of_adapter;
             })));
 }
 

@@ -495,7 +495,7 @@ TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
         size_t known = 0;
         for (const auto& [why, templates] : refusals.items()) {
           if (std::string_view(error.what()).find(why) == std::string_view::npos) continue;
-          known += std::ranges::count(templates, OrderedJson(name));
+          known += static_cast<size_t>(std::ranges::count(templates, OrderedJson(name)));
           found[why].insert(name);
         }
         EXPECT_EQ(known, 1u) << error.what();

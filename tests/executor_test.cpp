@@ -97,7 +97,8 @@ std::vector<std::vector<uint8_t>> run(LaneMode mode, int64_t steps) {
         MixingBackend backend;
         Arena arena(backend, packed.plan, directory.path());
         auto host = [rank](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
-          std::fill_n(views[0].as<uint8_t>(), views[0].count(), static_cast<uint8_t>(runtime.step + 7 * rank));
+          std::fill_n(views[0].as<uint8_t>(), views[0].count(),
+                      static_cast<uint8_t>(static_cast<size_t>(runtime.step) + 7 * rank));
         };
         const auto executor = make_executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, mode, 1);
         Trace trace({0}, 1000);

@@ -45,7 +45,9 @@ Fields fields_with(const Record& record) {
 // As many members as braces of an aggregate take.
 struct Anything {
   template <class T>
-  operator T() const;
+  operator T() const {
+    std::abort();
+  }
 };
 template <class Record, size_t count>
 constexpr bool takes() {

@@ -154,7 +154,7 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
     part.states = Offload{0.5, Space::Host};
     const FitResult pinned = fit(spec, part, {}, facts, balanced());
     const Arrangement& known = chosen(pinned);
-    for (const uint64_t op_host_bytes : {0, 1200}) {
+    for (const uint64_t op_host_bytes : {0u, 1200u}) {
       Caps caps;
       caps.device_bytes = device_bytes(known);
       caps.op_host_bytes = op_host_bytes;

@@ -176,8 +176,10 @@ TEST(ImagePacking, APassHasThePatchesOfTheRankWithTheMost) {
 
 // Steps of eight blocks over epochs of five: a step's blocks are those that the one before it saw behind itself.
 TEST(ImagePacking, TheStepBehindIsKnownWhereThereAreImages) {
-  for (const auto& [images, shape] : {std::pair(true, StepShape{2, 2, 2}), std::pair(true, StepShape{2, 4, 1}),
-                                      std::pair(false, StepShape{2, 2, 2})}) {
+  for (const auto& variant : {std::pair(true, StepShape{2, 2, 2}), std::pair(true, StepShape{2, 4, 1}),
+                              std::pair(false, StepShape{2, 2, 2})}) {
+    const bool images = variant.first;
+    const StepShape shape = variant.second;
     std::vector<Sample> samples;
     for (int i = 0; i < 5; ++i)
       samples.push_back(sample_of(10, images && i == 2 ? std::vector{At{2, 6}} : std::vector<At>{}));

@@ -80,7 +80,7 @@ TEST_F(Limits, TheGroupOutsideBindsTooAndIsNamed) {
 
 TEST_F(Limits, AGroupThatIsTooSmallToPlanInIsSaid) {
   const MemoryGroup group;
-  for (const uint64_t megabytes : {8, 16, 24}) {
+  for (const uint64_t megabytes : {8u, 16u, 24u}) {
     if (!group.made() || !set(group, megabytes << 20)) GTEST_SKIP() << "no control group can be made here";
     for (const std::string command : {"plan", "train"}) {
       const Outcome refused = run_in(group, job(command));

@@ -32,11 +32,11 @@ TEST(Lion, NoArrangementChangesABit) {
   std::vector<Arrangement> all(9);  // of each number of ranks and passes the plain one first
   all[1].recompute = Recompute::Block, all[1].states = Space::Disk, all[1].lanes = LaneMode::Threads;
   all[2].states = all[2].gradients = all[2].weights = Space::Host, all[2].deferred = true;
-  for (const size_t a : {3, 4}) all[a].passes = 4;
+  for (const size_t a : {3u, 4u}) all[a].passes = 4;
   all[4].layer_major = true, all[4].states = Space::Host, all[4].speculative = true;
-  for (const size_t a : {5, 6}) all[a].ranks = 2, all[a].passes = 2;
+  for (const size_t a : {5u, 6u}) all[a].ranks = 2, all[a].passes = 2;
   all[6].zero = 3, all[6].lanes = LaneMode::Threads;
-  for (const size_t a : {7, 8}) all[a].ranks = 4;
+  for (const size_t a : {7u, 8u}) all[a].ranks = 4;
   all[8].replicas = 2, all[8].zero = 2, all[8].states = Space::Host;
   for (const DType compute : {DType::BF16, DType::F32})
     for (const bool lora : {false, true}) {

@@ -53,7 +53,8 @@ inline void add_column_scales(OpCases& cases) {
 
 inline void add_quantize_rows(OpCases& cases) {
   for (const DType t : {DType::F32, DType::BF16, DType::F16})
-    for (const auto& [format, code] : {std::pair(BaseFormat::Int8, DType::I8), std::pair(BaseFormat::Fp8, DType::U8)}) {
+    for (const BaseFormat format : {BaseFormat::Int8, BaseFormat::Fp8}) {
+      const DType code = format == BaseFormat::Int8 ? DType::I8 : DType::U8;
       const auto suffix = fmt::format("{}.{}", format == BaseFormat::Int8 ? "int8" : "fp8", name(t));
       const auto add = [&](std::string what, const Shape& shape, Filling fill) {
         cases.push_back(

@@ -70,7 +70,7 @@ TEST_P(StrategyIdentity, RecomputingAndOffloadingChangeNoBit) {
   Variant plain{job.strategy};
   const Outcome expected = train(job, plain);
   for (const Recompute recompute : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
-    for (const size_t away : {0, 1, 2}) {
+    for (const size_t away : {0u, 1u, 2u}) {
       Variant variant = plain;
       variant.strategy = plain_strategy(job.table, recompute);
       offload_blocks(variant.strategy, away);

@@ -75,7 +75,7 @@ TEST(TokenizerKinds, TextsThatGoOnHaveNoPrefixOfTheirOwn) {
     if (kind != "llama2_pieces" && kind != "mistral") continue;
     const std::string text = "<|im_start|>the and<|im_end|> of";
     const std::vector<int32_t> whole = tokenizer.encode(text);
-    for (const size_t cut : {12, 15, 19, 29}) {  // where no token of the whole is cut
+    for (const size_t cut : {12u, 15u, 19u, 29u}) {  // where no token of the whole is cut
       Before before = Before::Nothing;
       std::vector<int32_t> ids = tokenizer.encode_next(text.substr(0, cut), before);
       for (const int32_t id : tokenizer.encode_next(text.substr(cut), before)) ids.push_back(id);

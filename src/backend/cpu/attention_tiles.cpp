@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "backend/cpu/math.h"
 
@@ -96,22 +97,24 @@ Vector load(const void* from) {
   return vector;
 }
 
+// Returns elements of two vectors: those of the second whose number has the bit `width`, `shift` before it, and those
+// of the first that lie `width - shift` behind the others.
+template <uint32_t width, uint32_t shift, uint32_t... e>
+Words chosen(Words first, Words second, std::integer_sequence<uint32_t, e...>) {
+  return __builtin_shufflevector(first, second, (e & width ? 16 + e - shift : e + width - shift)...);
+}
+
 // Exchanges, in rows i and i + width, the upper half of each 2 width elements of one with the lower half of the
 // other's.
 template <uint32_t width>
 void exchange(Words (&rows)[kLanesOfWords]) {
-  constexpr auto pattern = [](uint32_t shift) {
-    Words indices{};
-    for (uint32_t e = 0; e < kLanesOfWords; e++) indices[e] = e & width ? 16 + e - shift : e + width - shift;
-    return indices;
-  };
-  const Words low = pattern(width), high = pattern(0);
+  constexpr auto lanes = std::make_integer_sequence<uint32_t, kLanesOfWords>();
 #pragma GCC unroll 16
   for (uint32_t i = 0; i < kLanesOfWords; i++) {
     if (i & width) continue;
     const Words first = rows[i], second = rows[i + width];
-    rows[i] = __builtin_shuffle(first, second, low);
-    rows[i + width] = __builtin_shuffle(first, second, high);
+    rows[i] = chosen<width, width>(first, second, lanes);
+    rows[i + width] = chosen<width, 0>(first, second, lanes);
   }
 }
 

@@ -75,7 +75,7 @@ void fp8_column_scales(const TensorView& x, float* scales) {
 }
 
 template <class X, class Code, class Row>
-Launch quantize_rows(const Quantize& quantize, Operands& operands, const TensorView& x, DType code, const Row& row) {
+Launch quantize_rows(const Quantize& quantize, Operands& operands, const TensorView& x, DType code, Row row) {
   const int64_t rows = x.rows(), cols = x.cols();
   const TensorView codes = operands.matrix("codes", {code}, rows, cols);
   float* const scales = operands.vector("scales", {DType::F32}, rows).as<float>();
@@ -217,11 +217,11 @@ Launch quantize_nf4(Operands& operands, const TensorView& x) {
 }
 
 Launch dequantize_nf4(const Dequantize& attrs, Operands& operands) {
-  const auto [packed, count, views, x] = nf4_operands(attrs, operands);
-  const Nf4Scales scales{views};
-  const int64_t blocks = count / kBlock;
-  return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=, codes = packed.as<uint8_t>(), to = Rows<T>(x)](const RuntimeScalars&) {
+  const Nf4Operands nf4 = nf4_operands(attrs, operands);
+  const Nf4Scales scales{nf4.scales};
+  const int64_t blocks = nf4.count / kBlock;
+  return dispatch_activation(nf4.x.dtype, [&]<class T>() -> Launch {
+    return [=, codes = nf4.packed.as<uint8_t>(), x = nf4.x, to = Rows<T>(nf4.x)](const RuntimeScalars&) {
       const bool dense = x.dense();
       share_rows(blocks, kBlock, [&](int64_t b) {
         if (dense) return decode_block(codes + b * kBlock / 2, scales[b], to.data + b * kBlock);
