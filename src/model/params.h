@@ -155,6 +155,9 @@ ParamTable full_parameters(const ModelSpec& model, bool trainable);
 // linear is adapted.
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
 
+// Returns whether an adapter has halves of any linear of a model.
+bool adapts(const PeftConfig& adapter, const ModelSpec& model);
+
 // Says with what an adapter begins: with A drawn and B zero, or with halves of the base's own weights, which are taken
 // off (train/principal_halves.h).
 enum class LoraInit : uint8_t { Default, Pissa, Olora };

@@ -4,6 +4,7 @@ foreach(name
         cli_dtypes_test
         cli_export_test
         cli_families_test
+        cli_image_adapters_test
         cli_images_test
         cli_init_test
         cli_inputs_test
@@ -35,6 +36,7 @@ target_link_libraries(scaling_test PRIVATE snug_base)
 target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
 target_link_libraries(cli_new_tokens_test PRIVATE snug_cli)
 target_link_libraries(cli_export_test PRIVATE snug_format)
+target_link_libraries(cli_image_adapters_test PRIVATE snug_format)
 target_link_libraries(prompting_test PRIVATE snug_cli)
 target_link_libraries(option_pages_test PRIVATE snug_cli)
 target_compile_definitions(option_pages_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
