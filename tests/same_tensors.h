@@ -10,12 +10,13 @@
 
 namespace snug {
 
+inline std::vector<std::byte> bytes_of(const SafetensorsIndex& index, const SafetensorsEntry& entry) {
+  std::vector<std::byte> bytes(entry.bytes);
+  File::open_read(index.files()[entry.file], IoMode::Buffered).read(entry.offset, bytes);
+  return bytes;
+}
+
 inline void expect_same_tensors(const SafetensorsIndex& found, const SafetensorsIndex& expected) {
-  const auto bytes_of = [](const SafetensorsIndex& index, const SafetensorsEntry& entry) {
-    std::vector<std::byte> bytes(entry.bytes);
-    File::open_read(index.files()[entry.file], IoMode::Buffered).read(entry.offset, bytes);
-    return bytes;
-  };
   ASSERT_EQ(found.entries().size(), expected.entries().size());
   for (const SafetensorsEntry& entry : expected.entries()) {
     const SafetensorsEntry* const ours = found.find(entry.name);

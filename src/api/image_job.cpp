@@ -16,6 +16,10 @@ constexpr int64_t kDecodingBytes = int64_t{256} << 20;  // beside the plan's; do
 
 std::string module_of(const std::string& prefix) { return prefix.substr(0, prefix.rfind('.')); }
 
+bool is_of_projector(std::string_view param, const ModelSpec& model) {
+  return model.tower && param.find(model.tower.projector_prefix) != param.npos;
+}
+
 std::vector<std::string> frozen_parts(const JobConfig& options, const ModelSpec& model) {
   if (!model.tower && options.freeze_language_model)
     user_error(
@@ -39,6 +43,15 @@ std::vector<std::string> frozen_parts(const JobConfig& options, const ModelSpec&
     if (!model.tied) frozen.push_back(module_of(model.head));
   }
   return frozen;
+}
+
+std::vector<ParamSpec> parameters_left_out(const JobConfig& options, const ModelSpec& model,
+                                           const PeftConfig& adapter) {
+  const ModelSpec whole = whole_model_config_of(options).spec;
+  if (!whole.tower || model.tower) return {};
+  std::vector<ParamSpec> params = lora_parameters(whole, adapter, false).params;
+  std::erase_if(params, [](const ParamSpec& param) { return !param.tower; });
+  return params;
 }
 
 void note_found(const Corpus& corpus, JobConfig& options) {

@@ -11,9 +11,16 @@ namespace snug {
 // "model.visual.blocks.".
 std::string module_of(const std::string& prefix);
 
+// Returns whether a parameter of a tower, or one of an adapter, is the projector's.
+bool is_of_projector(std::string_view param, const ModelSpec& model);
+
 // Returns the names of modules that the freeze_ options leave untrained where all weights are trained, in a model with
 // a tower. UserError if they leave nothing.
 std::vector<std::string> frozen_parts(const JobConfig& options, const ModelSpec& model);
+
+// Returns the parameters of a tower that the options' model has and `model`, which is what a job takes of it, does not,
+// and those of its adapters: an adapter may hold values for them.
+std::vector<ParamSpec> parameters_left_out(const JobConfig& options, const ModelSpec& model, const PeftConfig& adapter);
 
 // Notes in the options what was found in the data: bytes that are kept, and the most patches of a block's images.
 void note_found(const Corpus& corpus, JobConfig& options);

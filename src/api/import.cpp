@@ -117,7 +117,7 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
   JobConfig base = options;  // halves are the base's, whatever is done with the adapter
   base.adapter.clear();
   base.seed = JobConfig().seed;
-  const ModelConfig config = model_config_of(base);
+  const ModelConfig config = whole_model_config_of(base);  // halves may be of a tower, too
   JobSpec spec;
   spec.model = config.spec;
   spec.numerics.seed = base.seed;

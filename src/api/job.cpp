@@ -40,8 +40,8 @@ constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20
 
 // Returns the base's configuration, with its own head if the model's files hold one that is not the embedding, whatever
 // config.json says. Reads both, as far as they are equal.
-ModelConfig base_config_of(const JobConfig& options) {
-  ModelConfig config = model_config_of(options);
+ModelConfig base_config_of(const JobConfig& options, Purpose purpose) {
+  ModelConfig config = purpose == Purpose::Merge ? whole_model_config_of(options) : model_config_of(options);
   if (!config.spec.tied || options.init == "random" || !has_own_head(options.model, config.spec)) return config;
   config.spec.tied = false;
   config.notes.push_back(fmt::format(
@@ -52,7 +52,7 @@ ModelConfig base_config_of(const JobConfig& options) {
 
 }  // namespace
 
-ModelConfig model_config_of(const JobConfig& options) {
+ModelConfig whole_model_config_of(const JobConfig& options) {
   ModelConfig config = read_model_config(options.model, options.family);
   const bool asked = objective_from_name(options.objective) == ObjectiveKind::Reward;
   const bool adapter = !options.adapter.empty() && read_peft_config(options.adapter).scores;
@@ -67,6 +67,11 @@ ModelConfig model_config_of(const JobConfig& options) {
   if (asked || adapter) config.spec.become_scorer();
   if (!options.new_tokens.empty())
     config.spec.vocabulary = std::max<int64_t>(config.spec.vocabulary, options.new_tokens.back().id + 1);
+  return config;
+}
+
+ModelConfig model_config_of(const JobConfig& options) {
+  ModelConfig config = whole_model_config_of(options);
   if (!config.spec.tower || options.block_patches > 0) return config;
   config.spec = without_tower(std::move(config.spec));
   config.notes.push_back("the data has no images: of the model its text model is used and trained, and nothing else");
@@ -99,15 +104,38 @@ int thread_count(const JobConfig& options, int node_ranks, bool launched) {
 
 namespace {
 
+// Returns the part of the options' model on which an adapter was trained, by its snug.json: with the tower, or its text
+// model alone.
+ModelSpec part_trained_on(const AdapterFormat& trained_on, const ModelSpec& model, const JobConfig& options) {
+  const bool with_tower = trained_on.model.contains("tower.layers");
+  if (with_tower == static_cast<bool>(model.tower)) return model;
+  ModelSpec other = whole_model_config_of(options).spec;
+  other.vocabulary = model.vocabulary;
+  other.tied = model.tied;
+  return with_tower || !other.tower ? other : without_tower(std::move(other));
+}
+
+// Returns the hash_of_base() of a part of the job's model.
+std::optional<uint64_t> hash_of_part(const ModelSpec& part, const JobSpec& spec, const PeftConfig& adapter,
+                                     SourceRequest request) {
+  if (static_cast<bool>(part.tower) == static_cast<bool>(spec.model.tower))
+    return hash_of_base(spec.table, spec.sources, adapter);
+  ParamTable table = full_parameters(part, false);
+  if (!request.random) store_as_files_do(table, request.model);
+  request.adapter.reset();
+  return hash_of_base(table, find_sources(table, request), adapter);
+}
+
 // Adds a line if the adapter was trained on another model, or on other weights, than these: as its snug.json tells or,
 // without one, as PEFT names the base.
-void note_other_base(JobSpec& spec, const JobConfig& options) {
+void note_other_base(JobSpec& spec, const JobConfig& options, const SourceRequest& request) {
   if (options.adapter.empty()) return;
   const AdapterFormat trained_on = read_adapter_format(options.adapter, spec.model.vocabulary);
   std::vector<std::string>& notes = spec.sources.notes;
+  const ModelSpec part = part_trained_on(trained_on, spec.model, options);
   if (!trained_on.model.empty()) {
     Fields found, expected;
-    add_fields(found, kModelFields, spec.model);
+    add_fields(found, kModelFields, part);
     for (const auto& [name, value] : trained_on.model) expected.push_back({std::string(kModelFields), name, value});
     if (const auto words = differences(found, expected, {kModelFields}); !words.empty())
       notes.push_back(fmt::format("{} was trained on another model than {}, by its {}: {}", options.adapter,
@@ -120,7 +148,7 @@ void note_other_base(JobSpec& spec, const JobConfig& options) {
                                   options.adapter, base, option_name("model"), model_as_given(options)));
   }
   if (trained_on.base.empty()) return;
-  const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources, read_peft_config(options.adapter));
+  const std::optional<uint64_t> base = hash_of_part(part, spec, read_peft_config(options.adapter), request);
   if (!base || trained_on.base == hex(*base)) return;
   notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})", options.adapter,
                               trained_on.base, kSnugFile, options.model, hex(*base)));
@@ -139,12 +167,22 @@ void refuse_scorer(const JobConfig& options, Purpose purpose) {
              options.objective);
 }
 
+// Refuses products that a tower does not have, and notes in which format it stays beside a quantised base.
+void judge_numerics_of_tower(JobSpec& spec) {
+  if (spec.numerics.fp8_products)
+    user_error(
+        "compute: found fp8, expected bf16 or fp32 for data with images: products of the tower are not in fp8 yet");
+  if (spec.numerics.quantized_base())
+    spec.sources.notes.push_back(fmt::format("base_format {}: the tower that images go through stays in {}",
+                                             name(spec.numerics.base_format), name(spec.numerics.base)));
+}
+
 }  // namespace
 
 JobSpec make_job(const JobConfig& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
-  ModelConfig config = base_config_of(options);
+  ModelConfig config = base_config_of(options, purpose);
   spec.model = config.spec;
   ObjectiveOptions objective;
   if (purpose == Purpose::Train || purpose == Purpose::Evaluate) objective = objective_of(options);
@@ -174,9 +212,11 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
   if (spec.model.scores) spec.pad_token = pad_token_of(options, config.end_tokens);
   request.draws_head = training && options.adapter.empty();
   request.head_is_embedding = tied && !spec.model.tied;
-  spec.table = training ? trained_parameters(spec.model, spec.rules)
-               : files  ? lora_parameters(spec.model, files->config, true)
-                        : full_parameters(spec.model, false);
+  if (files) request.left_out = parameters_left_out(options, spec.model, files->config);
+  const bool adapted = files && (request.left_out.empty() || adapts(files->config, spec.model));
+  spec.table = training  ? trained_parameters(spec.model, spec.rules)
+               : adapted ? lora_parameters(spec.model, files->config, true)
+                         : full_parameters(spec.model, false);
   const std::string stored_otherwise = random ? "" : store_as_files_do(spec.table, options.model);
   spec.numerics = numerics_of(options);
   spec.objective = objective;
@@ -189,7 +229,7 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
   place_initial_halves(spec, options);
   place_new_rows(spec, options);
   resolve_base(spec, options);
-  note_other_base(spec, options);
+  note_other_base(spec, options, request);
   if (options.adapter.empty() && is_file(std::filesystem::path(options.model) / kPeftConfigFile))
     spec.sources.notes.push_back(fmt::format("{} holds an adapter too ({}), which is not used: {} {} uses it",
                                              options.model, kPeftConfigFile, option_name("adapter"), options.model));
@@ -201,14 +241,9 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
         fmt::format("config.json asks for {}, which is not applied: the model trains without dropout of its own",
                     fmt::join(config.dropout, ", ")));
   if (training) note_rules(spec, tied);
-  if (spec.model.tower && spec.numerics.fp8_products)
-    user_error(
-        "compute: found fp8, expected bf16 or fp32 for data with images: products of the tower are not in fp8 yet");
-  if (spec.model.tower && spec.numerics.quantized_base())
-    notes.push_back(fmt::format("base_format {}: the tower that images go through stays in {}",
-                                name(spec.numerics.base_format), name(spec.numerics.base)));
   spec.cut.sequence_length = options.sequence_length;
   spec.cut.patches = patch_shapes(options, spec);
+  if (!spec.cut.patches.empty()) judge_numerics_of_tower(spec);
   spec.strategy = plain_strategy(spec.table);
   spec.given_embeddings = options.given_embeddings;
   return spec;

@@ -12,8 +12,10 @@
 
 namespace snug {
 
-// Returns the configuration of the options' model, as one that gives scores where the objective, or the adapter, asks
-// for that, and without its tower where the data has no images. Throws UserError where they ask for different things.
+// Return the configuration of the options' model, as one that gives scores where the objective, or the adapter, asks
+// for that: as the files have it, and without its tower where the data has no images. Throw UserError where they ask
+// for different things.
+ModelConfig whole_model_config_of(const JobConfig& options);
 ModelConfig model_config_of(const JobConfig& options);
 
 // Returns a token to fill up texts with that are scored: the model's own, if no text ends with it, as readers take the

@@ -153,6 +153,24 @@ void drop_vain_patterns(const ModelSpec& model, PeftConfig& adapter) {
   std::erase_if(adapter.alpha_pattern, is_vain);
 }
 
+// Refuses to continue an adapter that holds parts of a tower which the data leaves out, as what is trained would be
+// written without them; and one of the projector's linears.
+void refuse_parts_of_tower(const JobConfig& options, const ModelSpec& model) {
+  const AdapterFiles files = open_adapter(options.adapter, model.embedding, model.head);
+  for (const ParamSpec& param : parameters_left_out(options, model, files.config))
+    if (const auto found = files.tensors.find(param.name); found != files.tensors.end())
+      user_error(
+          "{}: is of the tower or projector, expected data with images: an adapter trained on texts alone would be "
+          "written without it; merge makes a model to begin from",
+          files.where(found->second));
+  for (const auto& [param, tensor] : files.tensors)
+    if (is_of_projector(param, model) && param.find(".lora_") != param.npos)
+      user_error(
+          "{}: adapts the projector, expected one that is trained whole (modules_to_save), or not at all: training it "
+          "by an adapter is not supported yet; eval, generate, chat and merge read it",
+          files.where(tensor));
+}
+
 // Refuses options of what is trained that the method, or the adapter that is continued, leaves no room for.
 void refuse_other_rules(JobConfig options) {
   const bool full = options.method == "full";
@@ -196,6 +214,7 @@ PeftConfig adapter_of(const JobConfig& options) {
   const bool tower = model.tower && !options.freeze_vision_tower;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
+    refuse_parts_of_tower(options, model);
     PeftConfig adapter = plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
     adapter.modules_to_save = saved_names(model, adapter.modules_to_save, true);
     drop_vain_patterns(model, adapter);

@@ -180,6 +180,13 @@ void require_owned(Run& run) {
     }
 }
 
+// Says of a tower and its projector what is so: an adapter that is continued may train them, whatever the options say.
+void note_trained_parts(const JobSpec& spec, JobConfig& options) {
+  for (const ParamSpec& param : spec.table.params)
+    if (param.tower && param.trainable)
+      (is_of_projector(param.name, spec.model) ? options.freeze_projector : options.freeze_vision_tower) = false;
+}
+
 // Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
 void begin_run(const Run& run, const std::filesystem::path& spared, const Heartbeat& heartbeat) {
   const JobConfig& options = run.options;
@@ -194,6 +201,7 @@ void begin_run(const Run& run, const std::filesystem::path& spared, const Heartb
   const Numerics& numerics = planned.spec.numerics;
   if (numerics.quantized_base()) effective.base_format = name(numerics.base_format);
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
+  note_trained_parts(planned.spec, effective);
   effective.overwrite = effective.resume = false;  // they belong to this start, not to the job
   effective.trace = "";
   name_absolutely(effective);

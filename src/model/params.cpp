@@ -350,6 +350,10 @@ ParamTable full_parameters(const ModelSpec& model, bool trainable) {
   return TableBuilder(model, nullptr, trainable).build();
 }
 
+bool adapts(const PeftConfig& adapter, const ModelSpec& model) {
+  return std::ranges::any_of(TableBuilder(model, &adapter, false).build().params, &ParamSpec::adapter);
+}
+
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable) {
   ParamTable table = TableBuilder(model, &adapter, trainable).build();
   if (!std::ranges::any_of(table.params, &ParamSpec::adapter))

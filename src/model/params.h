@@ -155,6 +155,9 @@ ParamTable full_parameters(const ModelSpec& model, bool trainable);
 // beside the halves with which they began where those are taken off of the base. UserError if no linear is adapted.
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
 
+// Returns whether an adapter has halves of any linear of a model.
+bool adapts(const PeftConfig& adapter, const ModelSpec& model);
+
 // Says which parameters a job trains, and how.
 struct ParamRules {
   // Has low-rank halves, which are trained, and names modules that are trained whole beside them. Without an adapter

@@ -316,6 +316,15 @@ void write(Translator& t, DataSets& sets) {
   if (!sets.roles.empty()) t.set_map("roles", sets.roles, "roles by other names");
 }
 
+// Puts the pixels that LLaMA-Factory leaves an image where nothing is said, if a data set has images.
+void bound_images(Translator& t) {
+  const auto names_images = [](const Setting* column) {
+    return column->dialect == Dialect::DatasetInfo && last_name(column->name) == "images";
+  };
+  if (!t.has("image_max_pixels") && std::ranges::any_of(t.all_held("column"), names_images))
+    t.set("image_max_pixels", "589824", "image_max_pixels, their default: 768 x 768");
+}
+
 }  // namespace
 
 void finish_data_sets(Translator& t) {
@@ -323,6 +332,7 @@ void finish_data_sets(Translator& t) {
   sets.from = t.held("dataset") ? t.held("dataset")->written : "data";
   if (t.program() == Dialect::LlamaFactory) {
     add_llama_factory(t, sets);
+    bound_images(t);
   } else {
     if (t.program() == Dialect::Axolotl) add_axolotl(t, sets);
     const bool files = t.program() == Dialect::MiniCpm;

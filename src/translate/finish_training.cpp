@@ -386,6 +386,28 @@ void finish_start(Translator& t) {
   }
 }
 
+// Says which parts of MiniCPM-V are trained. Its finetune.py never freezes the resampler; beside adapters of the
+// language model it trains whole modules: the embedding and the resampler, and the tower if that is tuned.
+void finish_parts_of_minicpm(Translator& t, Method method) {
+  const bool lora = method == Method::Lora;
+  const Setting *vision = t.held("tune_vision"), *llm = t.held("tune_llm");
+  const bool tuned = vision && !is_off(vision->value);
+  if (vision && !lora)
+    t.put("freeze_vision_tower", tuned ? "false" : "true", *vision);
+  else if (vision)
+    t.judge(*vision, Mark::Same, tuned ? "modules_to_save: vpm" : "the tower is frozen");
+  t.set("freeze_projector", "false", "its resampler is always trained");
+  if (lora)
+    t.set_list("modules_to_save",
+               tuned ? std::vector<std::string>{"embed_tokens", "vpm"} : std::vector<std::string>{"embed_tokens"},
+               tuned ? "beside adapters, with tune_vision" : "beside adapters");
+  if (!llm) return;
+  if (lora)
+    t.judge(*llm, Mark::Same, "the language model has adapters");
+  else
+    t.put("freeze_language_model", is_off(llm->value) ? "true" : "false", *llm);
+}
+
 }  // namespace
 
 void finish_method(Translator& t) {
@@ -410,11 +432,7 @@ void finish_method(Translator& t) {
   t.judge_all("disable_dropout", Mark::Same, "dropout is on adapters alone");
   finish_base(t, method);
   finish_start(t);
-  if (const Setting* tune = t.held("tune_llm")) {
-    const bool trained = !is_off(tune->value) || method == Method::Lora;
-    t.judge(*tune, trained ? Mark::Same : Mark::Refused,
-            trained ? "the language model is trained" : filled(say::kParts, *tune));
-  }
+  if (t.program() == Dialect::MiniCpm) finish_parts_of_minicpm(t, method);
 }
 
 }  // namespace snug

@@ -33,6 +33,7 @@ constexpr OurKey kKeys[] = {
     {Kind::Text, "image_dir", ""},
     {Kind::Integer, "image_min_pixels", "", 1, kOpenCount},
     {Kind::Integer, "image_max_pixels", "", 1, kOpenCount},
+    {Kind::Integer, "max_slices", "", 1, 64},
     {Kind::Bool, "freeze_vision_tower", "true"},
     {Kind::Bool, "freeze_projector", "true"},
     {Kind::Bool, "freeze_language_model", "false"},

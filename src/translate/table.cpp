@@ -70,6 +70,7 @@ constexpr Default kMiniCpm[] = {
     {"lora_alpha", "64", true},
     {"lora_dropout", "0.05", true},
     {"tune_vision", "true"},
+    {"max_slice_nums", "9"},
     {"lora_target_modules", "q_proj,k_proj,v_proj", true},
 };
 constexpr Default kTrl[] = {

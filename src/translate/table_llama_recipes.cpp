@@ -90,17 +90,17 @@ constexpr Row kLlamaRecipes[] = {
     {"use_profiler profiler_dir", Left, "", "--trace FILE writes a trace of the first steps"},
 };
 
-constexpr std::string_view kNoTower = "snug has no tower of MiniCPM yet: its language model is trained, on texts";
-
 constexpr Row kMiniCpm[] = {
     {"data_path", Same, "@dataset"},
     {"eval_data_path", Same, "@validation"},
-    {"image_folder", Left, "", kNoTower},
-    {"max_slice_nums scale_resolution patch_size query_nums query_num batch_vision_input batch_vision slice_config",
-     Left, "", kNoTower},
+    {"image_folder", Same, "image_dir"},
+    {"max_slice_nums", Same, "max_slices"},
+    {"scale_resolution patch_size query_nums query_num slice_config", Left, "",
+     "how pictures are cut stands in the model's config.json"},
+    {"batch_vision_input batch_vision", Decided, "", "each view of a picture is looked at by itself"},
     {"model_max_length max_length", Same, "@sequence_length"},
     {"llm_type", Same, "@template"},
-    {"tune_vision", Refused, "", kNoTower},
+    {"tune_vision", Same, "@tune_vision"},
     {"tune_llm", Same, "@tune_llm"},
     {"use_lora", Same, "@use_peft"},
     {"lora_r", Same, "@lora_rank"},

@@ -4,6 +4,7 @@ foreach(name
         cli_dtypes_test
         cli_export_test
         cli_families_test
+        cli_image_adapters_test
         cli_images_test
         cli_init_test
         cli_inputs_test
@@ -36,6 +37,7 @@ target_link_libraries(scaling_test PRIVATE snug_base)
 target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
 target_link_libraries(cli_new_tokens_test PRIVATE snug_cli)
 target_link_libraries(cli_export_test PRIVATE snug_format)
+target_link_libraries(cli_image_adapters_test PRIVATE snug_format)
 target_link_libraries(prompting_test PRIVATE snug_cli)
 target_link_libraries(option_pages_test PRIVATE snug_cli)
 foreach(name cli_log_test option_pages_test)
@@ -50,6 +52,7 @@ add_test(NAME images_on_four_ranks_test
          COMMAND cli_images_test --gtest_also_run_disabled_tests --gtest_filter=*ThousandSteps)
 set_tests_properties(images_on_four_ranks_test PROPERTIES LABELS slow)
 add_test(NAME scaling_test_of_70b COMMAND scaling_test --gtest_also_run_disabled_tests --gtest_filter=*70B*)
+set_tests_properties(cli_image_adapters_test PROPERTIES LABELS slow)
 set_tests_properties(scaling_test_of_70b PROPERTIES LABELS "slow;nightly")
 set_tests_properties(scaling_test scaling_test_of_70b PROPERTIES PROCESSORS 2)
 set_tests_properties(unequal_ranks_test PROPERTIES LABELS slow)

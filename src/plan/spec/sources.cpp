@@ -89,6 +89,7 @@ class Finder {
     if (model) judge_strangers(*model, "config.json", model_base);
     if (model) note_other_weights();
     if (adapter_) refuse_adapters_strangers();
+    if (adapter_) note_left_out();
     if (adapter_) note_what_names_nothing();
     return std::move(sources_);
   }
@@ -344,6 +345,7 @@ class Finder {
   // Refuses whatever an adapter's file holds without a place.
   void refuse_adapters_strangers() const {
     std::set<std::string_view> known;
+    for (const ParamSpec& param : request_.left_out) known.insert(param.name);
     for (const ParamSpec& param : table_.params) {
       known.insert(param.name);
       if (!param.adapter && saves_whole(adapter_->config, param.name) && !adapter_->tensors.contains(param.name))
@@ -373,6 +375,20 @@ class Finder {
         user_error("{}: found rows of a parameter that the model does not have", adapter_->where(rows.tensor));
   }
 
+  // Notes what the adapter's file holds of a tower that the table leaves out.
+  void note_left_out() {
+    std::vector<std::string> tensors;
+    for (const ParamSpec& param : request_.left_out)
+      if (const auto found = adapter_->tensors.find(param.name); found != adapter_->tensors.end())
+        tensors.push_back(found->second);
+    if (tensors.empty()) return;
+    sources_.notes.push_back(
+        fmt::format("{}: passed over, as there are no images: {} of its {} tensors, of tower and "
+                    "projector: '{}'{}",
+                    request_.adapter->string(), tensors.size(), adapter_->index.entries().size(), tensors[0],
+                    tensors.size() > 1 ? " and others" : ""));
+  }
+
   void note_other_weights() {
     const std::vector<std::string> names = SafetensorsIndex::passed_over(request_.model);
     if (!names.empty())
@@ -384,11 +400,12 @@ class Finder {
   // Notes what an adapter's configuration names and neither its weights nor the model's linears have.
   void note_what_names_nothing() {
     std::vector<std::string> linears, adapted;
-    for (const ParamSpec& param : table_.params) {
-      if (!param.linear) continue;
-      linears.push_back(param.name.substr(0, param.name.rfind('.')));
-      if (target_of(adapter_->config, linears.back())) adapted.push_back(linears.back());
-    }
+    for (const std::vector<ParamSpec>* params : {&table_.params, &request_.left_out})
+      for (const ParamSpec& param : *params) {
+        if (!param.linear) continue;
+        linears.push_back(param.name.substr(0, param.name.rfind('.')));
+        if (target_of(adapter_->config, linears.back())) adapted.push_back(linears.back());
+      }
     const auto note = [&](std::string_view key, std::string_view name, std::string_view what) {
       sources_.notes.push_back(fmt::format("{}, key '{}': '{}' names none of {}",
                                            (*request_.adapter / kPeftConfigFile).string(), key, name, what));

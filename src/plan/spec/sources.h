@@ -86,6 +86,9 @@ struct SourceRequest {
   bool draws_head = false;         // a head that gives scores is drawn where the model's files have none
   bool head_is_embedding = false;  // the model's files have one matrix for both, though the table has two
   NewRows new_rows{};              // begin with those of a file (initial_file.h), whose path is set later
+  // Lists parameters of a tower, and of its adapters, that the table leaves out: the adapter may hold values for them,
+  // which are passed over.
+  std::vector<ParamSpec> left_out{};
 };
 
 // Returns the sources of all parameters. Throws UserError for a tensor that is missing, has another shape than

@@ -1,0 +1,104 @@
+// Adapters that hold parts of a tower, beside images, on texts alone, and merged, by the program itself.
+#include <cmath>
+
+#include "format/peft_tensors.h"
+#include "image_models.h"
+#include "same_tensors.h"
+
+namespace snug {
+namespace {
+
+template <class Model>
+class TowerAdapters : public Model {
+ protected:
+  using Model::at;
+  using Model::run;
+  using Model::run_well;
+
+  // Makes a base, and of it an adapter of tower and text beside a projector that is trained whole.
+  void SetUp() override {
+    Model::SetUp();
+    put(at("texts.jsonl"), Model::record("", "Nothing.") + Model::record("", "Other."));
+    Model::make_base();
+    run_well(continued({"--freeze-vision-tower", "false", "--freeze-projector", "false"}));
+    fs::rename(at("run/adapter"), at("adapter"));
+    fs::remove_all(at("run"));
+  }
+
+  static Words continued(const Words& more) {
+    return Model::train(Model::with({"--model", "base/model", "--init", "pretrained", "--method", "lora", "--max-steps",
+                                     "4", "--save-every", "2", "--overwrite"},
+                                    more));
+  }
+
+  double loss(const std::string& data, const Words& more) const {
+    const Words eval{"eval", "--data", data, "--image-dir", kImages, "--compute", "fp32", "--sequence-length",
+                     "128",  "--json"};
+    return nlohmann::json::parse(run_well(Model::with(eval, more)).out)["loss"].template get<double>();
+  }
+
+  static inline const Words kApart{"--model", "base/model", "--adapter", "adapter"}, kMerged{"--model", "merged"};
+};
+
+using Models = ::testing::Types<Images, Windows, Slices, OneSize>;
+TYPED_TEST_SUITE(TowerAdapters, Models);
+
+TYPED_TEST(TowerAdapters, AreMergedWithTheWholeModel) {
+  this->run_well({"merge", "--model", "base/model", "--adapter", "adapter", "--out", "merged"});
+  const double apart = this->loss("data.jsonl", this->kApart);
+  EXPECT_NEAR(this->loss("data.jsonl", this->kMerged), apart, 1e-5);
+  EXPECT_GT(std::abs(this->loss("data.jsonl", {"--model", "base/model"}) - apart), 1e-2);
+  // The projector is the adapter's own, byte by byte.
+  const auto merged = SafetensorsIndex::open_model(this->at("merged")),
+             saved = SafetensorsIndex::open_adapter(this->at("adapter"));
+  int same = 0;
+  for (const SafetensorsEntry& entry : saved.entries()) {
+    if (entry.name.find(".lora_") != entry.name.npos) continue;
+    const SafetensorsEntry* const ours = merged.find(entry.name.substr(kPeftPrefix.size()));
+    ASSERT_NE(ours, nullptr) << entry.name;
+    EXPECT_EQ(bytes_of(merged, *ours), bytes_of(saved, entry)) << entry.name;
+    same++;
+  }
+  EXPECT_GT(same, 4);
+}
+
+// What a text needs of them is used, and a note says what is not.
+TYPED_TEST(TowerAdapters, AreUsedOnTextsForWhatTheyHoldOfTheTextModel) {
+  this->run_well({"merge", "--model", "base/model", "--adapter", "adapter", "--out", "merged"});
+  const double apart = this->loss("texts.jsonl", this->kApart);
+  EXPECT_NEAR(this->loss("texts.jsonl", this->kMerged), apart, 1e-5);
+  EXPECT_GT(std::abs(this->loss("texts.jsonl", {"--model", "base/model"}) - apart), 1e-2);
+  const Outcome generated = this->run_well(
+      {"generate", "--model", "base/model", "--adapter", "adapter", "--prompt", "What?", "--max-new-tokens", "2"});
+  EXPECT_THAT(generated.err, HasSubstr("adapter: passed over, as there are no images: "));
+  EXPECT_THAT(generated.err, ::testing::Not(HasSubstr("was trained on")));
+  EXPECT_THAT(generated.err, ::testing::Not(HasSubstr("names none of")));
+}
+
+// An adapter that goes on holds what it held: on texts alone it would not, and on images it does, in checkpoints too.
+TYPED_TEST(TowerAdapters, GoOnWithImagesAlone) {
+  fs::rename(this->at("data.jsonl"), this->at("images.jsonl"));
+  fs::rename(this->at("texts.jsonl"), this->at("data.jsonl"));
+  const Outcome refused = this->run(this->continued({"--adapter", "adapter"}));
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("is of the tower or projector, expected data with images"));
+  fs::rename(this->at("images.jsonl"), this->at("data.jsonl"));
+  this->run_well(this->continued({"--adapter", "adapter"}));
+  EXPECT_EQ(this->loss("data.jsonl", {"--adapter", "run", "--checkpoint", "step-4"}),
+            this->loss("data.jsonl", {"--model", "base/model", "--adapter", "run/adapter"}));
+}
+
+// One that holds nothing for a text leaves the base as it is.
+TEST_F(Images, AnAdapterOfATowerAloneLeavesTextsToTheBase) {
+  make_base();
+  put(at("texts.jsonl"), record("", "Nothing."));
+  run_well(train({"--model", "base/model", "--init", "pretrained", "--method", "lora", "--freeze-vision-tower", "false",
+                  "--lora-targets", "attn.qkv", "--max-steps", "2"}));
+  const auto on_texts = [&](const Words& more) {
+    return nlohmann::json::parse(run_well(with({"eval", "--data", "texts.jsonl", "--json"}, more)).out)["loss"];
+  };
+  EXPECT_EQ(on_texts({"--model", "base/model", "--adapter", "run/adapter"}), on_texts({"--model", "base/model"}));
+}
+
+}  // namespace
+}  // namespace snug
