@@ -7,6 +7,7 @@ Needs pyarrow, polars and duckdb (26.0.1, 2.1.0 and 2.0.1 wrote the files).
 """
 
 import argparse
+import base64
 import datetime
 import decimal
 import json
@@ -68,12 +69,24 @@ def long_rows():
     return pa.Table.from_pylist(rows, pa.schema([("n", pa.int64()), ("same", pa.string()), ("text", pa.string()), ("list", pa.list_(pa.int32())), ("flag", pa.bool_())]))
 
 
+def images():
+    """Images as the library `datasets` writes them, beside structs that are none."""
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pictures = [[{"bytes": bytes(range(251, 256)) * n, "path": None} for n in (1, 2, 3)],
+                [{"bytes": None, "path": "a.png"}], None, [{"bytes": b"\x89PNG", "path": "b.png"}, None]]
+    text = pa.struct([("bytes", pa.string()), ("path", pa.string())])
+    return pa.table({"images": pa.array(pictures, pa.list_(image)),
+                     "texts": pa.array([{"bytes": "a", "path": "b"}, None, None, {"bytes": None, "path": None}], text)})
+
+
 def plain(value):
-    """A value as snug writes it: times as numbers, what is not finite as null or text."""
+    """A value as snug writes it: times as numbers, what is not finite as null or text, bytes of images as a data URL."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return "data:;base64," + base64.b64encode(value).decode()
     if isinstance(value, float) and value != value:
         return None
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
@@ -103,7 +116,7 @@ def main():
     write_rows(out / "chats.jsonl", chats)
     polars.from_arrow(chats).write_parquet(out / "chats_polars.parquet")
     duckdb.connect().from_arrow(chats).write_parquet(str(out / "chats_duckdb.parquet"))
-    for name, table in (("scalars", scalars()), ("nested", nested())):
+    for name, table in (("scalars", scalars()), ("nested", nested()), ("images", images())):
         pq.write_table(table, out / f"{name}.parquet")
         pq.write_table(table, out / f"{name}_v2.parquet", data_page_version="2.0", compression="zstd", use_dictionary=False)
         write_rows(out / f"{name}.jsonl", table)

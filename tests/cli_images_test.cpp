@@ -239,6 +239,34 @@ TEST_F(Images, PlansSayWhatRowsTake) {
   EXPECT_FALSE(plan({"--json"}).contains("image_rows"));  // they are there now
 }
 
+TEST_F(Images, OptionsOfPartsThatAreNotTrainedOrOfImagesThatAreNotThereAreSaidToChangeNothing) {
+  make_base();
+  const auto said = [&](const Words& more) {
+    return run_well(with(adapt({"--max-steps", "1", "--overwrite"}), more)).err;
+  };
+  const std::string frozen = said({"--learning-rate-vision", "1e-5", "--learning-rate-projector", "2e-5",
+                                   "--lora-targets", "q_proj,attn.qkv,mlp.0"});
+  EXPECT_THAT(frozen, HasSubstr("--learning-rate-vision 1e-05 changes nothing: the tower is frozen; "
+                                "--freeze-vision-tower false trains it"));
+  EXPECT_THAT(frozen, HasSubstr("--learning-rate-projector 2e-05 changes nothing: the projector is frozen"));
+  EXPECT_THAT(frozen, HasSubstr("--lora-targets attn.qkv changes nothing: it names linears of the tower, "));
+  EXPECT_THAT(frozen, HasSubstr("--lora-targets mlp.0 changes nothing: "));
+  EXPECT_THAT(frozen, ::testing::Not(HasSubstr("--lora-targets q_proj changes nothing")));
+  const std::string trained =
+      said({"--learning-rate-vision", "1e-5", "--learning-rate-projector", "2e-5", "--lora-targets", "q_proj,attn.qkv",
+            "--freeze-vision-tower", "false", "--freeze-projector", "false", "--image-max-pixels", "7840"});
+  EXPECT_THAT(trained, ::testing::Not(HasSubstr("changes nothing")));
+  const std::string one = said({"--learning-rate-vision", "1e-5", "--freeze-projector", "false"});
+  EXPECT_THAT(one, HasSubstr("--learning-rate-vision 1e-05 changes nothing"));
+  put(at("data.jsonl"), record("", "Nothing."));
+  EXPECT_THAT(said({"--image-max-pixels", "7840"}),
+              HasSubstr("--image-max-pixels 7840 changes nothing: the data has no images"));
+  EXPECT_THAT(run_well({"generate", "--model", "base/model", "--prompt", "What?", "--max-new-tokens", "1",
+                        "--image-max-pixels", "7840"})
+                  .err,
+              HasSubstr("--image-max-pixels 7840 changes nothing: there is no --image"));
+}
+
 TEST_F(Images, WhatIsNotThereIsRefused) {
   const auto expect = [&](const Words& words, const char* part) {
     const Outcome outcome = run(words);

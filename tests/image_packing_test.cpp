@@ -93,6 +93,9 @@ TEST(ImagePacking, ASampleOfWhichNoLossIsLeftIsDroppedAndCounted) {
     EXPECT_EQ(report.cut_off_loss, 1);
     EXPECT_EQ(report.long_samples, 1);
     EXPECT_EQ(report.lost_tokens, 19);
+    EXPECT_THAT(left_out_text(report, options),
+                testing::EndsWith("; images take fewer tokens by --image-max-pixels, or by --max-slices where they are "
+                                  "sliced)"));
   }
   EXPECT_TRUE(documents_of(dataset, 10, LongSamples::Drop).at(0).sample == 1);
 }

@@ -134,6 +134,11 @@ class ImageRecords : public ::testing::Test {
   std::vector<std::string> notes_;
 };
 
+// One pixel, as Pillow writes it.
+constexpr std::string_view kPixel =
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC";
+
 // ---- How images are named -------------------------------------------------------------------------------------------
 
 TEST_F(ImageRecords, MarkersStandForTheImagesOfAList) {
@@ -187,6 +192,29 @@ TEST_F(ImageRecords, KeysOfAMapAreMarkers) {
   EXPECT_EQ(asked(talk(R"("a<image_01>b<image_00>")", map)), "a\n<image><unk*3></image>\nb\n<image><unk*3></image>\n");
 }
 
+// As the library `datasets` writes an image: bytes, or else a path.
+TEST_F(ImageRecords, BytesBesideAPathAreAnImage) {
+  const std::string by_path = R"({"bytes": null, "path": "rgb8.png"})";
+  EXPECT_EQ(asked(talk(R"("a <image>")", R"(, "images": [)" + by_path + "]")), "a <image><unk*2></image>");
+  EXPECT_EQ(asked(talk(R"("a <image>")", R"(, "image": {"path": "rgb8.png"})")), "a <image><unk*2></image>");
+  EXPECT_EQ(asked(talk(R"("a<image_00>")", R"(, "image": {"<image_00>": )" + by_path + "}")),
+            "a<image><unk*2></image>");
+  EXPECT_EQ(asked(talk(R"([{"type": "image", "image": )" + by_path + "}]", "")), "<image><unk*2></image>");
+  // A PNG of a pixel, which other bytes than those of a path's file tell apart.
+  for (const std::string_view bytes : {kPixel, kPixel.substr(kPixel.find(',') + 1)})
+    EXPECT_EQ(
+        asked(talk(R"("a <image>")", fmt::format(R"(, "images": [{{"bytes": "{}", "path": "noise.png"}}])", bytes))),
+        "a <image><unk*1></image>");
+  EXPECT_TRUE(refused(talk(R"("<image>")", R"(, "images": [{"bytes": "@", "path": "rgb8.png"}])"),
+                      "key 'images[0]', key 'bytes': found byte 0x40 at place 0 of the base64"));
+  EXPECT_TRUE(refused(talk(R"("<image>")", R"(, "images": [{"bytes": [137, 80], "path": "rgb8.png"}])"),
+                      "key 'images[0]', key 'bytes': found [137,80], expected null, or the image's bytes in base64"));
+  EXPECT_TRUE(refused(talk(R"("<image>")", R"(, "images": [{"bytes": null, "path": 3}])"),
+                      "key 'images[0]', key 'path': found 3, expected a path"));
+  EXPECT_TRUE(refused(talk(R"("<image>")", R"(, "images": [{"byte": null, "path": "rgb8.png"}])"),
+                      "key 'images[0]': found an object of 2 keys, expected a path"));
+}
+
 TEST_F(ImageRecords, EveryShapeOfConversationHasThem) {
   EXPECT_EQ(asked(R"({"instruction": "q <image>", "input": "i", "output": "b", "images": ["rgb8.png"]})"),
             "q <image><unk*2></image>\ni");
@@ -229,11 +257,6 @@ TEST_F(ImageRecords, RelativePathsBeginAtTheDataOrAtImageDir) {
   options_.image_dir = directory_.path() / "photos";
   EXPECT_EQ(asked(talk(R"("<image>")", R"(, "images": ["a.jpg"])")), "<image><unk*6></image>");
 }
-
-// One pixel, as Pillow writes it.
-constexpr const char* kPixel =
-    "data:image/png;base64,"
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC";
 
 TEST_F(ImageRecords, ADataUrlIsAnImage) {
   const std::vector<Sample> samples =
@@ -341,7 +364,7 @@ TEST_F(ImageRecords, WhatIsAmissIsSaidWithFileLineAndImage) {
       {talk(q, images(R"(["data:image/png;base64,A!"])")), "byte 0x21"},
       {talk(q, images("3")), "key 'images': found 3, expected a path, a list of paths"},
       {talk(q, images("[3]")), "key 'images[0]': found 3, expected a path"},
-      {talk(q, images(R"([{"path": "rgb8.png"}])")), "key 'images[0]': found an object"},
+      {talk(q, images(R"([{"file": "rgb8.png"}])")), "key 'images[0]': found an object"},
       {talk(q, images(R"(["a\u0000b"])")), "expected a path"},
       {talk(q, images(R"(["a.png"], "image": "b.png")")), "expected none beside "},
       {talk(q, images(R"({"image_00": "rgb8.png"})")), "a map from markers"},

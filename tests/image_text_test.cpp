@@ -189,13 +189,13 @@ TEST_F(ImageText, OptionsOfAnotherModelAreSaidToChangeNothing) {
   options_.image_min_pixels = 784;
   options_.image_max_pixels = 7840;
   options_.max_slices = 3;
-  EXPECT_THAT(image_options_without_effect(options_, input()),
+  EXPECT_THAT(image_options_without_effect(options_, input(), true),
               ElementsAre("--max-slices 3 changes nothing: the model does not slice images"));
-  EXPECT_EQ(image_options_without_effect(options_, std::nullopt).size(), 4u);
-  EXPECT_EQ(image_options_without_effect(options_, std::nullopt)[0],
+  EXPECT_EQ(image_options_without_effect(options_, std::nullopt, true).size(), 4u);
+  EXPECT_EQ(image_options_without_effect(options_, std::nullopt, true)[0],
             "--image-dir photos changes nothing: the model takes no images");
   make({{"model_type", "minicpmv"}}, {"<unk>", "<image>", "</image>", "<slice>", "</slice>"});
-  EXPECT_EQ(image_options_without_effect(options_, input()).size(), 2u);
+  EXPECT_EQ(image_options_without_effect(options_, input(), true).size(), 2u);
 }
 
 }  // namespace

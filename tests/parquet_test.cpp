@@ -60,6 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Files, Parquet,
                                          std::pair("scalars", "scalars"), std::pair("scalars_v2", "scalars"),
                                          std::pair("nested", "nested"), std::pair("nested_v2", "nested"),
                                          std::pair("long", "long"), std::pair("long_v2", "long"),
+                                         std::pair("images", "images"), std::pair("images_v2", "images"),
                                          std::pair("decimals", "decimals"), std::pair("wide", "wide")),
                          [](const auto& info) { return info.param.first; });
 

@@ -130,10 +130,13 @@ Corpus read_corpus(const JobConfig& options, const Heartbeat& heartbeat) {
   const RecordKinds& kinds = corpus.training.kinds();
   if (kinds.conversations || kinds.texts) std::ranges::for_each(corpus.prompt_format.notes, note);
   std::ranges::for_each(options_without_effect(options, {.kinds = kinds}), note);
-  std::ranges::for_each(image_options_without_effect(options, corpus.images), note);
+  const auto note_images = [&](bool found) {
+    std::ranges::for_each(image_options_without_effect(options, corpus.images, found), note);
+  };
   corpus.training_samples = all_samples(corpus.training.samples());
   corpus.training_parts = parts_of(options.data, corpus.training);
   if (options.validation.empty()) {
+    note_images(corpus.training.has_images());
     if (objective.scores_others()) add_other_replies(corpus);
     return corpus;
   }
@@ -146,6 +149,7 @@ Corpus read_corpus(const JobConfig& options, const Heartbeat& heartbeat) {
     corpus.validation_samples = all_samples(corpus.held_out_files.samples());
     corpus.validation_parts = parts_of(options.validation, corpus.held_out_files);
   }
+  note_images(corpus.training.has_images() || corpus.held_out_files.has_images());
   if (objective.scores_others()) add_other_replies(corpus);
   return corpus;
 }

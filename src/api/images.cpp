@@ -176,16 +176,18 @@ std::optional<ImageInput> image_input(const JobConfig& options, const Tokenizer&
   return input;
 }
 
-std::vector<std::string> image_options_without_effect(const JobConfig& options,
-                                                      const std::optional<ImageInput>& input) {
+std::vector<std::string> image_options_without_effect(const JobConfig& options, const std::optional<ImageInput>& input,
+                                                      bool found_images) {
   const bool bounded = input && std::holds_alternative<BoundedPixels>(input->processor.sizing);
   const bool sliced = input && std::holds_alternative<OverviewAndSlices>(input->processor.sizing);
   std::vector<std::string> lines;
   const auto add = [&](const char* key, bool applies, std::string_view why) {
     const OptionSpec& spec = find_option(key, "table");
-    if (!applies && is_asked_for(options, spec))
+    if ((!applies || !found_images) && is_asked_for(options, spec))
       lines.push_back(fmt::format("{} {} changes nothing: {}", option_name(spec.key), spec.get(options),
-                                  input ? why : "the model takes no images"));
+                                  !input     ? "the model takes no images"
+                                  : !applies ? why
+                                             : "the data has no images"));
   };
   add("image_dir", input.has_value(), "");
   for (const char* const key : {"image_min_pixels", "image_max_pixels"})

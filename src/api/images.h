@@ -17,7 +17,8 @@ namespace snug {
 std::optional<ImageInput> image_input(const JobConfig& options, const Tokenizer& tokenizer);
 
 // Returns lines on options of images that were asked for and that change nothing, as the model takes none (nothing) or
-// sizes them by another rule.
-std::vector<std::string> image_options_without_effect(const JobConfig& options, const std::optional<ImageInput>& input);
+// sizes them by another rule, or as the data has none.
+std::vector<std::string> image_options_without_effect(const JobConfig& options, const std::optional<ImageInput>& input,
+                                                      bool found_images);
 
 }  // namespace snug

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "api/image_job.h"
 #include "base/option_name.h"
 #include "data/data_files.h"
 
@@ -61,6 +62,41 @@ void add_of_training(const JobConfig& options, const Cut& cut, Reasons& reasons)
   if (options.order == "layer" && cut.passes == 1) reasons.emplace_back("order", "a step has one pass");
 }
 
+// Adds rates of parts of a model that are not trained, of a job whose images go through a tower.
+void add_of_frozen_parts(const JobSpec& job, Reasons& reasons) {
+  bool tower = false, projector = false;
+  for (const ParamSpec& param : job.table.params)
+    if (param.tower && param.trainable) (is_of_projector(param.name, job.model) ? projector : tower) = true;
+  if (!tower)
+    reasons.emplace_back("learning_rate_vision",
+                         "the tower is frozen; " + option_name("freeze_vision_tower") + " false trains it");
+  if (!projector)
+    reasons.emplace_back("learning_rate_projector",
+                         "the projector is frozen; " + option_name("freeze_projector") + " false trains it");
+}
+
+// Adds a line for each target of adapters that names linears of a tower or projector alone, which have none.
+void add_vain_targets(const JobConfig& options, const ParamTable& table, std::vector<std::string>& lines) {
+  if (options.method != "lora" || !options.adapter.empty()) return;
+  const OptionSpec& spec = find_option("lora_targets", "table");
+  if (!is_asked_for(options, spec)) return;
+  for (const std::string& target : options.lora_targets) {
+    bool of_tower = false, adapted = false;
+    const auto ends = [&](std::string_view path) { return ends_path(path.substr(0, path.rfind('.')), target); };
+    for (const ParamSpec& param : table.params) {
+      of_tower = of_tower || (param.tower && param.linear && ends(param.name));
+      adapted =
+          adapted || (param.adapter && ends(std::string_view(param.name).substr(0, param.name.find(".lora_") + 1)));
+    }
+    if (of_tower && !adapted)
+      lines.push_back(fmt::format(
+          "{} {} changes nothing: it names linears of the tower, which has adapters with {} false, or of the "
+          "projector, "
+          "which {} false trains whole",
+          option_name(spec.key), target, option_name("freeze_vision_tower"), option_name("freeze_projector")));
+  }
+}
+
 }  // namespace
 
 bool is_asked_for(const JobConfig& options, const OptionSpec& spec) {
@@ -72,6 +108,10 @@ std::vector<std::string> options_without_effect(const JobConfig& options, const 
   Reasons reasons;
   if (circumstances.kinds) add_of_data(options, *circumstances.kinds, reasons);
   if (circumstances.cut) add_of_training(options, *circumstances.cut, reasons);
+  if (circumstances.job && !circumstances.job->cut.patches.empty()) add_of_frozen_parts(*circumstances.job, reasons);
+  if (circumstances.shows_no_image)
+    for (const char* key : {"image_min_pixels", "image_max_pixels", "max_slices"})
+      reasons.emplace_back(key, "there is no " + option_name("image"));
   if (circumstances.draws_nothing && options.init != "random") reasons.emplace_back("seed", "nothing is drawn");
   if (circumstances.evaluates && options.objective == "sft")
     reasons.emplace_back("label_smoothing", "the loss of eval is the cross-entropy alone");
@@ -92,6 +132,7 @@ std::vector<std::string> options_without_effect(const JobConfig& options, const 
     if (for_others_too && !options.flags.contains(spec.key)) continue;
     lines.push_back(fmt::format("{} {} changes nothing: {}", option_name(spec.key), spec.get(options), why));
   }
+  if (circumstances.job) add_vain_targets(options, circumstances.job->table, lines);
   return lines;
 }
 

@@ -3,7 +3,7 @@
 
 #include "api/options.h"
 #include "data/dataset.h"
-#include "plan/spec/arrangement.h"
+#include "plan/lowering/compile.h"
 
 namespace snug {
 
@@ -11,10 +11,12 @@ namespace snug {
 struct Circumstances {
   std::optional<RecordKinds> kinds{};  // of records that were read
   std::optional<Cut> cut{};            // of a job that trains
+  const JobSpec* job = nullptr;        //   and that
   bool shows_samples = false;          // in full, as tokenize does
   bool shows_text = false;             // text that is not data, as tokenize --text does
   bool draws_nothing = false;          // without random numbers: eval, and generate without a temperature
   bool evaluates = false;              // eval: nothing is trained
+  bool shows_no_image = false;         // generate and chat without --image
 };
 
 // Returns whether an option is on the command line, or in a job file with a value other than its default.

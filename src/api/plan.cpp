@@ -48,7 +48,7 @@ Plan Job::plan() const {
                     plan_embedding(cache, spec, options, target, PlanMode::Look, nullptr)};
   Planned planned =
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
-  add(options_without_effect(options, {.cut = planned.spec.cut}));
+  add(options_without_effect(options, {.cut = planned.spec.cut, .job = &planned.spec}));
   add(notes_of(planned.spec));
   return {std::move(options), std::move(planned), data, std::move(before), std::move(notes)};
 }

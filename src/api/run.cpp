@@ -244,7 +244,7 @@ void tell_plan(Run& run, const BlockStream& data, const BlockStream* validation)
   if (const std::string line = how_asked(options, run.corpus); !line.empty()) notes.push_back(line);
   add(notes_of(run.planned.spec));
   add(learning_notes(data, run.planned.spec.model, options));
-  add(options_without_effect(options, {.cut = run.planned.spec.cut}));
+  add(options_without_effect(options, {.cut = run.planned.spec.cut, .job = &run.planned.spec}));
   if (validation) add(evaluation_notes(validation->report(), options, "validation"));
   say_event(plan_event(run.plan));
   if (run.events.planned) run.events.planned(run.plan);

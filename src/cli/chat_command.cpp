@@ -154,7 +154,8 @@ int chat_command(JobConfig options, const CommandFlags& flags) {
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
     say_lines(position_notes(options.sequence_length, "--sequence-length", planned.spec.model));
-    say_lines(options_without_effect(options, {.draws_nothing = flags.sampling.temperature == 0}));
+    say_lines(options_without_effect(
+        options, {.draws_nothing = flags.sampling.temperature == 0, .shows_no_image = images.empty()}));
   }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     Dialogue dialogue(encoder, images, options.sequence_length - flags.max_new_tokens, flags.json);

@@ -55,12 +55,14 @@ int tokenize_command(const JobConfig& options, const CommandFlags& flags) {
   DataOptions data = data_options(options, options.data, model.vocabulary, format, note);
   data.images = images;
   data.image_dir = options.image_dir;
+  bool found_images = false;
   const RecordKinds kinds = for_each_sample(data, &encoder, [&](const Sample& sample, const std::string&) {
+    found_images = found_images || !sample.images.empty();
     say_lines(std::exchange(notes, {}));
     printer.print(sample);
   });
   say_lines(notes);
-  say_lines(image_options_without_effect(options, images));
+  say_lines(image_options_without_effect(options, images, found_images));
   say_lines(options_without_effect(options, {.kinds = kinds}));
   return 0;
 }

@@ -277,7 +277,8 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
   if (!comm || comm->topology().rank == 0) {
     say_lines(
         position_notes(planned.spec.cache_positions, "the longest prompt with --max-new-tokens:", planned.spec.model));
-    say_lines(options_without_effect(options, {.draws_nothing = flags.sampling.temperature == 0}));
+    say_lines(options_without_effect(
+        options, {.draws_nothing = flags.sampling.temperature == 0, .shows_no_image = images.empty()}));
   }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},

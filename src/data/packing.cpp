@@ -63,9 +63,11 @@ std::string left_out_text(const PackingReport& report, const PackingOptions& opt
   add(report.equal_pairs, "are pairs of equal replies: left out");
   if (parts.empty()) return "";
   const bool by_length = report.lost_tokens > 0 || report.cut_off_loss > 0 || report.long_replies > 0;
-  return fmt::format(
-      "{}{}", fmt::join(parts, "; "),
-      by_length ? " (" + option_name("sequence_length") + " and " + option_name("long_samples") + " choose)" : "");
+  if (!by_length) return fmt::format("{}", fmt::join(parts, "; "));
+  const std::string of_images = fmt::format("; images take fewer tokens by {}, or by {} where they are sliced",
+                                            option_name("image_max_pixels"), option_name("max_slices"));
+  return fmt::format("{} ({} and {} choose{})", fmt::join(parts, "; "), option_name("sequence_length"),
+                     option_name("long_samples"), report.cut_with_images > 0 ? of_images : "");
 }
 
 // Calls visit(DocumentSpan) for what the options leave of a sample, and returns the tokens of that, including those of
@@ -180,6 +182,7 @@ bool Packer::examine(uint32_t sample) {
   });
   report_.long_samples += length > options_.sequence_length;
   report_.lost_tokens += length - left;
+  if (left < length && !dataset_.views(sample).empty()) report_.cut_with_images++;
   if (report_.documents > before) return true;
   if (dataset_.loss_tokens(sample, 0, length) == 0)
     ++report_.without_loss;

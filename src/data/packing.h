@@ -69,16 +69,17 @@ void for_each_of(std::span<const DocumentSpan> block, Half half, Visit&& visit) 
 // Counts what the options make of the samples, which is equal in every epoch. Documents without a loss token are left
 // out: they would cost time, and a step of only such documents would still move weights by momentum and decay.
 struct PackingReport {
-  int64_t samples = 0;       // selected
-  int64_t long_samples = 0;  // longer than a block: cut, split or dropped
-  int64_t lost_tokens = 0;   // cut off or dropped
-  int64_t documents = 0;     // an epoch
-  int64_t tokens = 0;        // an epoch
-  int64_t loss_tokens = 0;   // an epoch
-  int64_t without_loss = 0;  // samples without a loss token, which are left out
-  int64_t cut_off_loss = 0;  // samples with loss tokens only in what is cut off, which are left out
-  int64_t long_replies = 0;  // pairs whose replies leave no room for a prompt, which are left out
-  int64_t equal_pairs = 0;   // pairs of equal documents, which are left out, as they teach nothing
+  int64_t samples = 0;          // selected
+  int64_t long_samples = 0;     // longer than a block: cut, split or dropped
+  int64_t lost_tokens = 0;      // cut off or dropped
+  int64_t documents = 0;        // an epoch
+  int64_t tokens = 0;           // an epoch
+  int64_t loss_tokens = 0;      // an epoch
+  int64_t without_loss = 0;     // samples without a loss token, which are left out
+  int64_t cut_with_images = 0;  // samples with images that are cut or dropped
+  int64_t cut_off_loss = 0;     // samples with loss tokens only in what is cut off, which are left out
+  int64_t long_replies = 0;     // pairs whose replies leave no room for a prompt, which are left out
+  int64_t equal_pairs = 0;      // pairs of equal documents, which are left out, as they teach nothing
 
   bool operator==(const PackingReport&) const = default;
 };

@@ -39,6 +39,24 @@ ImageReference reference(const Json& value, const std::string& place) {
     fail("a path, or a data URL: images are not fetched, copy them here first");
   return {std::move(where), place};
 }
+// Returns whether a value is an image as the library `datasets` writes it: {"bytes": ..., "path": ...}, either null.
+bool is_image_of_datasets(const Json& value) {
+  const auto known = [&](const char* key) { return value.contains(key) ? size_t{1} : size_t{0}; };
+  return value.is_object() && !value.empty() && value.size() == known("bytes") + known("path");
+}
+
+// Returns what names an image: its bytes in base64, or as a data URL, if they are there, else its path.
+ImageReference image_reference(const Json& value, const std::string& place) {
+  if (!is_image_of_datasets(value)) return reference(value, place);
+  const Json bytes = value.value("bytes", Json());
+  if (bytes.is_null()) return reference(value.value("path", Json()), fmt::format("{}, key 'path'", place));
+  const std::string of_bytes = fmt::format("{}, key 'bytes'", place);
+  if (!bytes.is_string())
+    user_error("{}: found {}, expected null, or the image's bytes in base64", of_bytes, shortened(bytes));
+  const auto text = bytes.get<std::string>();
+  return {text.starts_with("data:") ? text : fmt::format("data:;base64,{}", text), of_bytes};
+}
+
 
 // Returns what names a video, `value` being its frames. Throws UserError for anything but paths.
 ImageReference video_reference(const Json& value, const std::string& place) {
@@ -79,16 +97,16 @@ ListedImages read_listed_images(const RecordFields& fields) {
   if (const auto* text = value.get_ptr<const std::string*>();
       text && (text->starts_with('[') || text->starts_with('{')))
     value = parse_json(*text, fields.object().where(key));
-  if (value.is_string()) {
-    out.in_order.push_back(reference(value, fields.object().where(key)));
+  if (value.is_string() || is_image_of_datasets(value)) {
+    out.in_order.push_back(image_reference(value, fields.object().where(key)));
   } else if (value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i)
-      out.in_order.push_back(reference(value[i], fields.object().where(fmt::format("{}[{}]", key, i))));
+      out.in_order.push_back(image_reference(value[i], fields.object().where(fmt::format("{}[{}]", key, i))));
   } else if (value.is_object()) {
     for (const auto& [marker, one] : value.items()) {
       if (marker.size() < 3 || !marker.starts_with('<') || marker.find('>') != marker.size() - 1)
         fields.object().fail(key, "a path, a list of paths, or a map from markers such as \"<image_00>\" to paths");
-      out.by_marker.emplace(marker, reference(one, fields.object().where(fmt::format("{}.{}", key, marker))));
+      out.by_marker.emplace(marker, image_reference(one, fields.object().where(fmt::format("{}.{}", key, marker))));
     }
   } else {
     fields.object().fail(key, "a path, a list of paths, or a map from markers such as \"<image_00>\" to paths");
@@ -287,7 +305,7 @@ std::string text_of_image_part(const JsonObject& part, const RecordFields& field
   if (!name) return std::string(kMarker);
   const Json* value = &part.at(name);
   const std::string place = part.where(name);
-  if (value->is_object()) {
+  if (value->is_object() && !is_image_of_datasets(*value)) {
     const JsonObject url(*value, place);
     check_keys(
         url, KeysOf::Part, [](std::string_view one) { return one == "url" || one == "detail"; }, ignored);
@@ -295,7 +313,7 @@ std::string text_of_image_part(const JsonObject& part, const RecordFields& field
     if (!url.has("url")) part.fail(name, kPathOrUrl);
     value = &url.at("url");
   }
-  return marked(reference(*value, place));
+  return marked(image_reference(*value, place));
 }
 
 bool names_video_file(std::string_view name) {

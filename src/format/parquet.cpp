@@ -1,5 +1,6 @@
 #include "format/parquet.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -57,6 +58,20 @@ void append_float(std::string& out, double value) {
   } else {
     out += fmt::format("{}", value);
   }
+}
+
+// Appends a data URL (RFC 2397) of bytes in base64 (RFC 4648), as a JSON string. They say themselves of what type they
+// are.
+void append_data_url(std::string& out, std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  out += "\"data:;base64,";
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - i);
+    uint32_t bits = 0;
+    for (size_t k = 0; k < 3; k++) bits = bits << 8 | (k < count ? static_cast<unsigned char>(bytes[i + k]) : 0u);
+    for (size_t k = 0; k < 4; k++) out += k <= count ? kDigits[bits >> (18 - 6 * k) & 63] : '=';
+  }
+  out += '"';
 }
 
 int64_t as_signed(const ParquetColumn& column) {
@@ -176,8 +191,12 @@ void ParquetReader::write_leaf(ParquetColumn& column, std::string& out) {
         append_float(out, std::bit_cast<double>(value.bits));
       }
       break;
+    case ParquetValue::Image:
+      append_data_url(out, value.text);
+      break;
     case ParquetValue::Text:
     case ParquetValue::Json:
+    case ParquetValue::Bytes:
       write_text(column, out);
       break;
   }

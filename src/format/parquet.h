@@ -19,7 +19,8 @@ namespace snug {
 // Reads columns of text, numbers, booleans and times, structs and lists of them at any depth, with nulls anywhere;
 // plain and dictionary pages of both versions; uncompressed, snappy, gzip and zstd. Times and dates are the numbers
 // that are stored. Numbers that are not finite become null (NaN, by which pandas marks missing values) or the texts
-// "inf" and "-inf". It holds one page of each leaf, and its dictionary.
+// "inf" and "-inf". An image as the library `datasets` writes it, a struct of `bytes` and `path`, has its bytes
+// as a data URL. It holds one page of each leaf, and its dictionary.
 class ParquetReader {
  public:
   // The most bytes that these take, together with the file's bytes of the page that is being read.

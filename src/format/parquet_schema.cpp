@@ -40,7 +40,14 @@ enum Converted {
   kBson = 20,
   kInterval = 21
 };
-enum Logical { kLogicalMap = 2, kLogicalList = 3, kLogicalDecimal = 5, kLogicalInteger = 10, kLogicalJson = 12 };
+enum Logical {
+  kLogicalString = 1,
+  kLogicalMap = 2,
+  kLogicalList = 3,
+  kLogicalDecimal = 5,
+  kLogicalInteger = 10,
+  kLogicalJson = 12
+};
 
 void read_logical_type(ThriftReader& in, SchemaElement& element) {
   in.read_struct([&](ThriftReader::Field kind) {
@@ -125,6 +132,20 @@ class TreeBuilder {
     if (element.children <= 0) refuse(node, "a struct without fields");
     for (int64_t i = 0; i < element.children; ++i) node.children.push_back(read(node, depth + 1));
     node.leaf_count = leaves_ - node.first_leaf;
+    mark_image(node);
+  }
+
+  // Finds an image as the library `datasets` writes it: a struct of its bytes and its path, either of them null.
+  static void mark_image(ParquetNode& node) {
+    const auto field = [&](std::string_view name) {
+      return std::ranges::find(node.children, name, &ParquetNode::name);
+    };
+    const auto bytes = field("bytes"), path = field("path");
+    if (node.children.size() != 2 || bytes == node.children.end() || path == node.children.end()) return;
+    const auto is_leaf = [](const ParquetNode& one, ParquetValue value) {
+      return one.kind == ParquetNode::Kind::Leaf && one.value == value;
+    };
+    if (is_leaf(*bytes, ParquetValue::Bytes) && is_leaf(*path, ParquetValue::Text)) bytes->value = ParquetValue::Image;
   }
 
   // Reads a node and what is below it.
@@ -227,8 +248,9 @@ class TreeBuilder {
       case ParquetType::Bytes:
         if (decimal) refuse(node, "decimals in bytes");
         if (element.converted_type == kBson) refuse(node, "BSON");
-        node.value = element.converted_type == kJson || element.logical_type == kLogicalJson ? ParquetValue::Json
-                                                                                             : ParquetValue::Text;
+        node.value = element.converted_type == kJson || element.logical_type == kLogicalJson     ? ParquetValue::Json
+                     : element.converted_type == kUtf8 || element.logical_type == kLogicalString ? ParquetValue::Text
+                                                                                                 : ParquetValue::Bytes;
         return;
       case ParquetType::Int96:
         refuse(node, "times of 96 bits (INT96)");

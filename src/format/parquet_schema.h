@@ -13,7 +13,17 @@ namespace snug {
 enum class ParquetType { Boolean, Int32, Int64, Int96, Float, Double, Bytes, FixedBytes };
 
 // Says what a leaf's values become.
-enum class ParquetValue { Boolean, Signed, Unsigned, Decimal, Float, Text, Json };
+enum class ParquetValue {
+  Boolean,
+  Signed,
+  Unsigned,
+  Decimal,
+  Float,
+  Text,
+  Json,
+  Bytes,  // not said to be text, and taken for it
+  Image   // bytes of an image, beside its path: a data URL
+};
 
 // Describes a column, or a part of one. Levels are as in Dremel: a value whose definition level is below `definition`
 // is absent (null) at this node; a list's elements have a definition level of `definition` + 1 or more, and each but
