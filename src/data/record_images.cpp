@@ -57,7 +57,6 @@ ImageReference image_reference(const Json& value, const std::string& place) {
   return {text.starts_with("data:") ? text : fmt::format("data:;base64,{}", text), of_bytes};
 }
 
-
 // Returns what names a video, `value` being its frames. Throws UserError for anything but paths.
 ImageReference video_reference(const Json& value, const std::string& place) {
   if (value.is_string() && names_video_file(value.get<std::string>()))
