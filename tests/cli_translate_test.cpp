@@ -77,6 +77,7 @@ TEST_F(TranslateCli, JobsArePlanned) {
     std::istringstream lines(job.job);
     for (std::string line; std::getline(lines, line);) {
       const std::string key = line.substr(0, line.find(':'));
+      if (const size_t tower = line.find(", vpm"); tower != line.npos) line.erase(tower, 5);  // this model has none
       const std::set<std::string> of_theirs{"model",   "data",   "data_format", "validation",
                                             "columns", "prompt", "adapter",     "reference"};
       if (key == "teacher")

@@ -183,7 +183,7 @@ TEST(HfFamilies, AnUnknownTypeIsToldAllThatAreRead) {
   Json config = config_of("llama");
   config["model_type"] = "falcon";
   expect_refused(config,
-                 "\"stablelm\", or of images and texts \"gemma3\", \"mistral3\", \"qwen2_vl\", \"qwen2_5_vl\", ");
+                 "\"starcoder2\", or of images and texts \"gemma3\", \"mistral3\", \"qwen2_vl\", \"qwen2_5_vl\", ");
   expect_refused(config, "; --family takes it for one of the former, if it computes the same");
 }
 
