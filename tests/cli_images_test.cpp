@@ -226,6 +226,20 @@ TEST_F(Images, OptionsOfPartsThatAreNotTrainedOrOfImagesThatAreNotThereAreSaidTo
               HasSubstr("--image-max-pixels 7840 changes nothing: there is no --image"));
 }
 
+// The keys that images have are comments in a job file that is made for them.
+TEST_F(Images, AJobFileForDataWithImagesHasTheirKeys) {
+  const Words init{"init",       "--model",     "model", "--init", "random",     "--data",
+                   "data.jsonl", "--image-dir", kImages, "--out",  "images.yaml"};
+  run_well(init);
+  std::string text = text_of(at("images.yaml"));
+  const std::string keys = "# freeze_vision_tower: true\n# freeze_projector: true\n# image_max_pixels: ";
+  ASSERT_THAT(text, HasSubstr(keys));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("max_slices")));
+  put(at("data.jsonl"), record("", "Nothing."));
+  run_well(with(init, {"--overwrite"}));
+  EXPECT_THAT(text_of(at("images.yaml")), ::testing::Not(HasSubstr("freeze_")));
+}
+
 TEST_F(Images, WhatIsNotThereIsRefused) {
   const auto expect = [&](const Words& words, const char* part) {
     const Outcome outcome = run(words);
