@@ -248,6 +248,8 @@ TEST_F(Images, WhatIsNotThereIsRefused) {
   };
   expect(train({"--compute", "fp8"}), "products of the tower are not in fp8 yet");
   expect(train({"--freeze-language-model", "true"}), "expected a part that is trained");
+  expect(train({"--method", "lora", "--lora-targets", "attn.qkv"}),
+         "lora_targets: found attn.qkv, which names linears of the frozen tower, or of the projector, alone");
   expect({"generate", "--model", "model", "--init", "random", "--prompt", "What? <|image_pad|>", "--image",
           kImages / "rgb8.png"},
          "which the model has for images alone");
