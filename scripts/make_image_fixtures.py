@@ -395,20 +395,6 @@ CONFIGS = {
         "image_processor": QWEN | {"size": {"shortest_edge": 3136, "longest_edge": 50176}, "resample": 3, "data_format": "channels_first"},
         "processor_class": "Qwen2_5_VLProcessor",
     },
-    "gemma3": {
-        "do_convert_rgb": None,
-        "do_normalize": True,
-        "do_pan_and_scan": None,
-        "do_rescale": True,
-        "do_resize": True,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_processor_type": "Gemma3ImageProcessor",
-        "image_seq_length": 256,
-        "image_std": [0.5, 0.5, 0.5],
-        "resample": 2,
-        "rescale_factor": 0.00392156862745098,
-        "size": {"height": 112, "width": 112},
-    },
     "minicpm": {
         "image_processor_type": "MiniCPMVImageProcessor",
         "max_slice_nums": 9,
@@ -434,7 +420,6 @@ CONFIGS = {
 
 
 def reference_processors():
-    from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -453,8 +438,6 @@ def reference_processors():
         kind = config["image_processor_type"]
         if kind.startswith("MiniCPM"):
             return MiniCpm25(**{k: options[k] for k in ("max_slice_nums", "scale_resolution") if k in options})
-        if kind.startswith("Gemma"):
-            return Gemma3ImageProcessorPil(**options)
         # An instance with bounds writes them into its class's own dictionary.
         Qwen2VLImageProcessorPil.size = dict(qwen_size)
         return Qwen2VLImageProcessorPil(**options)
@@ -478,8 +461,6 @@ def rows_of(name, processor, image):
     out = processor(images=[image], return_tensors="np")
     if name.startswith("qwen"):
         return out["pixel_values"], {"grid": out["image_grid_thw"][0, 1:].tolist()}
-    if name.startswith("gemma"):
-        return patch_rows(out["pixel_values"][0]), {}
     return strip_rows(out["pixel_values"][0]), {
         "targets": out["target_sizes"].tolist(),
         "slices": [int(v) for v in out["grids"][0]],

@@ -86,6 +86,7 @@ TYPED_TEST(TowerAdapters, GoOnWithImagesAlone) {
   this->run_well(this->continued({"--adapter", "adapter"}));
   EXPECT_EQ(this->loss("data.jsonl", {"--adapter", "run", "--checkpoint", "step-4"}),
             this->loss("data.jsonl", {"--model", "base/model", "--adapter", "run/adapter"}));
+  this->run_well({"train", "run/job.yaml", "--resume", "--max-steps", "6"});
 }
 
 // One that holds nothing for a text leaves the base as it is.

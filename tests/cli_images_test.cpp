@@ -267,6 +267,20 @@ TEST_F(Images, OptionsOfPartsThatAreNotTrainedOrOfImagesThatAreNotThereAreSaidTo
               HasSubstr("--image-max-pixels 7840 changes nothing: there is no --image"));
 }
 
+// The keys that images have are comments in a job file that is made for them.
+TEST_F(Images, AJobFileForDataWithImagesHasTheirKeys) {
+  const Words init{"init",       "--model",     "model", "--init", "random",     "--data",
+                   "data.jsonl", "--image-dir", kImages, "--out",  "images.yaml"};
+  run_well(init);
+  std::string text = text_of(at("images.yaml"));
+  const std::string keys = "# freeze_vision_tower: true\n# freeze_projector: true\n# image_max_pixels: ";
+  ASSERT_THAT(text, HasSubstr(keys));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("max_slices")));
+  put(at("data.jsonl"), record("", "Nothing."));
+  run_well(with(init, {"--overwrite"}));
+  EXPECT_THAT(text_of(at("images.yaml")), ::testing::Not(HasSubstr("freeze_")));
+}
+
 TEST_F(Images, WhatIsNotThereIsRefused) {
   const auto expect = [&](const Words& words, const char* part) {
     const Outcome outcome = run(words);
@@ -275,6 +289,8 @@ TEST_F(Images, WhatIsNotThereIsRefused) {
   };
   expect(train({"--compute", "fp8"}), "products of the tower are not in fp8 yet");
   expect(train({"--freeze-language-model", "true"}), "expected a part that is trained");
+  expect(train({"--method", "lora", "--lora-targets", "attn.qkv"}),
+         "lora_targets: found attn.qkv, which names linears of the frozen tower, or of the projector, alone");
   expect({"generate", "--model", "model", "--init", "random", "--prompt", "What? <|image_pad|>", "--image",
           kImages / "rgb8.png"},
          "which the model has for images alone");

@@ -145,7 +145,8 @@ TEST_F(ImageText, FilesThatSayDifferentThingsAreRefused) {
   EXPECT_TRUE(refused("config.json", "vision_config", {{"patch_size", 16}}, "expected 14 as preprocessor_config.json"));
   EXPECT_TRUE(
       refused("config.json", "vision_config", {{"spatial_merge_size", 1}}, "expected 2 as preprocessor_config"));
-  EXPECT_TRUE(refused("preprocessor_config.json", "image_processor_type", "Gemma3ImageProcessor", ""));
+  EXPECT_TRUE(refused("preprocessor_config.json", "image_processor_type", "Gemma3ImageProcessor",
+                      "expected one of MiniCPMVImageProcessor, "));
   std::filesystem::remove(directory_.path() / "preprocessor_config.json");
   EXPECT_TRUE(fails_with<UserError>([&] { input(); }, "found no preprocessor_config.json"));
   set("config.json", "model_type", "qwen2");

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/option_name.h"
 #include "format/json.h"
+#include "format/minicpm_config.h"
 
 namespace snug {
 namespace {
@@ -91,9 +92,7 @@ void put_marks(ImageInput& input, const JsonObject& config, const Tokenizer& tok
 }
 
 ImageInput minicpm(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
-  if (config.has("version") && config.at("version") != 2.5 && config.at("version") != "2.5")
-    config.fail("version", "2.5: models of other versions write images otherwise");
-  if (!config.boolean("slice_mode", true)) config.fail("slice_mode", "true, as version 2.5 was trained with slices");
+  expect_minicpm_2_5(config);
   const int64_t queries = config.integer("query_num", 1, 1 << 16, 96);
   ImageInput input{.processor = minicpm_processor(9, queries), .markup = {}, .pad_token = 0};
   if (std::optional<ImageProcessor> processor = processor_of_files(model, queries)) {
@@ -102,9 +101,8 @@ ImageInput minicpm(const JsonObject& config, const fs::path& model, const Tokeni
       user_error("{}: found the image processor of another family, expected MiniCPMVImageProcessor", model.string());
   } else if (config.has("slice_config")) {
     const JsonObject slices = config.object("slice_config");
-    input.processor.sizing = OverviewAndSlices{.resolution = slices.integer("scale_resolution", 14, 1344, 448),
-                                               .max_slices = slices.integer("max_slice_nums", 1, 64, 9)};
     input.processor.patch = slices.integer("patch_size", 1, 64, input.processor.patch);
+    input.processor.sizing = read_slices(slices, input.processor.patch);
   }
   require_same(config, "patch_size", input.processor.patch);
   // The model has room for views of this size.

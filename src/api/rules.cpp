@@ -116,7 +116,9 @@ std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfi
 // Names the adapted linears of a multimodal model by their paths: by their last names PEFT would find such of its
 // vision tower too.
 PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model, bool tower = false) {
-  if (model.tower || is_multimodal(model.embedding)) adapter.target_modules = adapted_linears(model, adapter, tower);
+  if (!model.tower && !is_multimodal(model.embedding)) return adapter;
+  adapter.target_modules = adapted_linears(model, adapter, tower);
+  std::ranges::sort(adapter.target_modules);
   return adapter;
 }
 
@@ -253,7 +255,13 @@ PeftConfig adapter_of(const JobConfig& options) {
   config.modules_to_save = saved_names(model, whole, false);
   config = plain_adapter(model, config, "lora_targets");
   refuse_vain_patterns(model, config);
-  return named_in_full(config, model, tower);
+  config = named_in_full(config, model, tower);
+  if (model.tower && config.target_modules.empty())
+    user_error(
+        "lora_targets: found {}, which names linears of the frozen tower, or of the projector, alone, expected some of "
+        "the text model, or {} false",
+        fmt::join(options.lora_targets, ","), option_name("freeze_vision_tower"));
+  return config;
 }
 
 void take_adapter(JobConfig& options, const PeftConfig& adapter) {

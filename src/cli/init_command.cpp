@@ -79,6 +79,19 @@ class JobText {
   std::string text_;
 };
 
+// Adds, as comments, keys that data with images has a use for, with the values that count without them.
+void remark_images(JobText& job, const JobConfig& options, const ImageProcessor& processor) {
+  job.remark("");
+  job.remark("The data has images. Which parts of the model that see them are frozen, and how large an image may be:");
+  const auto remark = [&](const char* key, const std::string& value) { job.remark(fmt::format("{}: {}", key, value)); };
+  for (const char* key : {"freeze_vision_tower", "freeze_projector"})
+    remark(key, find_option(key, "init").get(options));
+  if (const auto* bounds = std::get_if<BoundedPixels>(&processor.sizing))
+    remark("image_max_pixels", fmt::format("{}", bounds->max_pixels));
+  if (const auto* slices = std::get_if<OverviewAndSlices>(&processor.sizing))
+    remark("max_slices", fmt::format("{}", slices->max_slices));
+}
+
 // Chooses the method, unless it is given, and says why.
 std::string choose_method(JobConfig& options) {
   const auto plan_of = [&](const char* method, const char* base) {
@@ -159,6 +172,7 @@ int init_command(JobConfig options, const CommandFlags&) {
           steps < kStepsAnEpoch ? "times through the data, which is small" : "times through the data");
   options.learning_rate = learning_rate(options);
   job.add(options, "learning_rate", "what is usual for this method");
+  if (options.block_patches > 0) remark_images(job, options, corpus.images.value().processor);
   write_text(out, job.text());
   fmt::print("{}", job.text());
   say(fmt::format("written to {}; snug train {} runs it\n", out.string(), out.string()));

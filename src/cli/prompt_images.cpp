@@ -9,11 +9,6 @@
 #include "image/data_url.h"
 
 namespace snug {
-namespace {
-
-constexpr std::string_view kMarker = "<image>";
-
-}  // namespace
 
 PromptImages::PromptImages(const JobConfig& options, const std::vector<std::string>& files) {
   if (files.empty()) return;
@@ -38,21 +33,21 @@ int64_t PromptImages::patches() const {
 std::string PromptImages::write(const std::string& text, const std::string& place) const {
   if (empty()) return text;
   for (const std::string& token : tokens_of(input_->markup))
-    if (token != kMarker && text.find(token) != std::string::npos)
+    if (token != kImageMarker && text.find(token) != std::string::npos)
       user_error("{}: found '{}' in the text, which the model has for images alone, expected the marker {}", place,
-                 token, kMarker);
+                 token, kImageMarker);
   Conversation turn{{ChatRole::User, ""}};
   std::string& content = turn[0].content;
   size_t markers = 0, begin = 0;
-  for (size_t at = text.find(kMarker); at != text.npos; at = text.find(kMarker, begin), markers++) {
+  for (size_t at = text.find(kImageMarker); at != text.npos; at = text.find(kImageMarker, begin), markers++) {
     content += text.substr(begin, at - begin) + kImageMark;
-    begin = at + kMarker.size();
+    begin = at + kImageMarker.size();
   }
   if (markers == 0)
     for (size_t i = 0; i < planned_.size(); i++) content += kImageMark + input_->markup.behind_unmarked;
   content += text.substr(begin);
   if (markers > 0 && markers != planned_.size())
-    user_error("{}: found {} markers {} and {} images, expected as many, or no marker", place, markers, kMarker,
+    user_error("{}: found {} markers {} and {} images, expected as many, or no marker", place, markers, kImageMarker,
                planned_.size());
   images_->write(planned_, turn);
   return content;

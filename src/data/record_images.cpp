@@ -11,7 +11,6 @@
 namespace snug {
 namespace {
 
-constexpr std::string_view kMarker = "<image>";
 constexpr std::string_view kVideoMarker = "<video>";
 constexpr const char* kVideoField = "videos";
 constexpr std::string_view kFrames = "a list of the paths of its frames";
@@ -39,6 +38,7 @@ ImageReference reference(const Json& value, const std::string& place) {
     fail("a path, or a data URL: images are not fetched, copy them here first");
   return {std::move(where), place};
 }
+
 // Returns whether a value is an image as the library `datasets` writes it: {"bytes": ..., "path": ...}, either null.
 bool is_image_of_datasets(const Json& value) {
   const auto known = [&](const char* key) { return value.contains(key) ? size_t{1} : size_t{0}; };
@@ -166,7 +166,7 @@ class Placing {
       if (message.role == ChatRole::Assistant &&
           (images_.size() > before || markers_ + video_markers_ > markers_before))
         user_error("{}: found an image in a reply, or its marker {}, expected images in what is asked alone",
-                   fields_.place(), video_markers_ > 0 ? kVideoMarker : kMarker);
+                   fields_.place(), video_markers_ > 0 ? kVideoMarker : kImageMarker);
       refuse_tokens(message.content);
       refuse_tokens(message.thinking);
     }
@@ -179,13 +179,13 @@ class Placing {
   void put_unmarked(Conversation& conversation) {
     if (listed_.in_order.size() + listed_.by_marker.size() != 1) return;
     const bool named = !listed_.by_marker.empty();
-    const std::string marker = named ? listed_.by_marker.begin()->first : std::string(kMarker);
+    const std::string marker = named ? listed_.by_marker.begin()->first : std::string(kImageMarker);
     const auto has_marker = [&](const Message& message) { return message.content.find(marker) != std::string::npos; };
     if (std::ranges::any_of(conversation, has_marker)) return;
     const auto user = std::ranges::find(conversation, ChatRole::User, &Message::role);
     if (user == conversation.end())
       user_error("{}: found an image ('{}') without a marker {} and no message of a user before which it would stand",
-                 fields_.place(), listed_.key, kMarker);
+                 fields_.place(), listed_.key, kImageMarker);
     const ImageReference image = named ? listed_.by_marker.begin()->second : listed_.in_order[0];
     listed_.by_marker.clear();
     listed_.in_order.clear();
@@ -230,7 +230,7 @@ class Placing {
         out += markup_.around_named + kImageMark + markup_.around_named;
         return marker.size();
       }
-      const std::string_view digits = marker.substr(std::min<size_t>(marker.size(), kMarker.size() - 1));
+      const std::string_view digits = marker.substr(std::min<size_t>(marker.size(), kImageMarker.size() - 1));
       if (marker.starts_with("<image_") && digits.find_first_not_of("0123456789_>") == digits.npos)
         user_error("{}: found the marker {}, expected one that '{}' has", fields_.place(), shortened(Json(marker)),
                    listed_.key);
@@ -242,12 +242,12 @@ class Placing {
       }
       return kVideoMarker.size();
     }
-    if (!text.starts_with(kMarker)) return 0;
+    if (!text.starts_with(kImageMarker)) return 0;
     if (markers_++ < listed_.in_order.size()) {
       images_.push_back(listed_.in_order[markers_ - 1]);
       out += kImageMark;
     }
-    return kMarker.size();
+    return kImageMarker.size();
   }
 
   void require_all() const {
@@ -259,7 +259,7 @@ class Placing {
           videos_.size() == 1 ? "" : "s");
     if (markers_ != listed_.in_order.size())
       user_error("{}: found {} marker{} {} in its messages and {} image{}{}, expected as many of one as of the other",
-                 fields_.place(), markers_, markers_ == 1 ? "" : "s", kMarker, listed_.in_order.size(),
+                 fields_.place(), markers_, markers_ == 1 ? "" : "s", kImageMarker, listed_.in_order.size(),
                  listed_.in_order.size() == 1 ? "" : "s",
                  listed_.key.empty() ? " ('images' names them)" : fmt::format(" ('{}')", listed_.key));
     for (const auto& [marker, image] : listed_.by_marker)
@@ -273,7 +273,7 @@ class Placing {
         user_error(
             "{}: found '{}' in a text, expected none, as the model takes that for a part of an image; {} stands where "
             "an image of 'images' is",
-            fields_.place(), token, kMarker);
+            fields_.place(), token, kImageMarker);
   }
 
   const RecordFields& fields_;
@@ -301,7 +301,7 @@ std::string text_of_image_part(const JsonObject& part, const RecordFields& field
     if (!name && part.has(candidate)) name = candidate;
   check_keys(
       part, KeysOf::Part, [&](std::string_view key) { return key == "type" || (name && key == name); }, ignored);
-  if (!name) return std::string(kMarker);
+  if (!name) return std::string(kImageMarker);
   const Json* value = &part.at(name);
   const std::string place = part.where(name);
   if (value->is_object() && !is_image_of_datasets(*value)) {

@@ -12,6 +12,8 @@ namespace snug {
 // Stands in the content of a message in place of an image or a video: no text has this byte, as UTF-8 has none of its
 // value.
 constexpr char kImageMark = '\xff';
+// Stands where texts name an image.
+constexpr std::string_view kImageMarker = "<image>";
 
 // Returns a part of a message that is an image, for place_images(), which reads its reference out of it. `part` is of
 // the type image or image_url; an image that it does not name itself is the next of the record's list. Unknown keys

@@ -16,6 +16,7 @@ set(FILES_SOURCES
     generation_config.cpp
     hf_config.cpp
     json.cpp
+    minicpm_config.cpp
     json_text.cpp
     model_path.cpp
     parquet.cpp

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "format/minicpm_config.h"
 #include "image/image.h"
 #include "image/resize.h"
 
@@ -24,16 +25,14 @@ struct BoundedPixels {
   int64_t min_pixels = 56 * 56, max_pixels = 28 * 28 * 1280;
 };
 
-// One view of a fixed size; the shape of the picture is lost (OmniLMM, Gemma 3).
+// One view of a fixed size; the shape of the picture is lost (OmniLMM).
 struct FixedSize {
   int64_t width = 0, height = 0;
 };
 
 // An overview of about resolution^2 pixels, and, of larger pictures, a grid of slices of about as many each
 // (MiniCPM-Llama3-V 2.5).
-struct OverviewAndSlices {
-  int64_t resolution = 448, max_slices = 9;
-};
+using OverviewAndSlices = SliceConfig;
 
 struct ImageProcessor {
   std::variant<BoundedPixels, FixedSize, OverviewAndSlices> sizing{};

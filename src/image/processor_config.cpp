@@ -16,13 +16,12 @@ namespace {
 
 constexpr int64_t kMostPixels = 1 << 28;
 
-enum class Family { Qwen2Vl, Gemma3, MiniCpm };
+enum class Family { Qwen2Vl, MiniCpm };
 
 // The classes of transformers and of the model's own code. The endings name implementations of the same.
 const std::map<std::string, Family, std::less<>> kFamilies = {
     {"Qwen2VLImageProcessor", Family::Qwen2Vl},
     {"Qwen2_5_VLImageProcessor", Family::Qwen2Vl},
-    {"Gemma3ImageProcessor", Family::Gemma3},
     {"MiniCPMVImageProcessor", Family::MiniCpm},
 };
 
@@ -42,9 +41,6 @@ const Keys kVideo = {"video_processor_type", "do_sample_frames",     "fps",
                      "video_metadata",       "return_metadata",      "input_data_format",
                      "max_video_tokens",     "cap_pixels_per_frame", "use_token_compression"};
 const Keys kQwen2Vl = {"min_pixels", "max_pixels", "patch_size", "merge_size", "temporal_patch_size"};
-// The numbers of pan_and_scan matter with do_pan_and_scan alone.
-const Keys kGemma3 = {"image_seq_length", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
-                      "pan_and_scan_min_ratio_to_activate"};
 const Keys kMiniCpm = {"max_slice_nums", "scale_resolution",
                        "patch_size",     "image_feature_size",
                        "slice_mode",     "use_image_id",
@@ -127,31 +123,11 @@ int64_t agreed_tokens(const JsonObject& config, std::string_view key, int64_t vi
   return view_tokens;
 }
 
-ImageProcessor read_gemma3(const JsonObject& config, int64_t view_tokens) {
-  refuse_unknown(config, kGemma3);
-  ImageProcessor processor{.resampling = Resampling::Bilinear, .mean = {0.5, 0.5, 0.5}, .deviation = {0.5, 0.5, 0.5}};
-  read_common(config, processor);
-  require(config, "do_pan_and_scan", false, "crops beside the whole image are not supported");
-  processor.view_tokens = agreed_tokens(config, "image_seq_length", view_tokens);
-  FixedSize size{.width = 224, .height = 224};
-  if (config.has("size")) {
-    const JsonObject sides = config.object("size");
-    size = {.width = sides.integer("width", 1, 4096), .height = sides.integer("height", 1, 4096)};
-  }
-  if (size.width % processor.patch != 0 || size.height % processor.patch != 0)
-    user_error("{}: found {} x {}, expected multiples of a patch of {}", config.where("size"), size.width, size.height,
-               processor.patch);
-  processor.sizing = size;
-  return processor;
-}
-
 ImageProcessor read_minicpm(const JsonObject& config, int64_t view_tokens) {
   refuse_unknown(config, kMiniCpm);
   ImageProcessor processor = minicpm_processor(9, view_tokens);
   read_common(config, processor);
-  if (config.has("version") && config.at("version") != 2.5 && config.at("version") != "2.5")
-    config.fail("version", "2.5: others number patches and write texts in other ways");
-  require(config, "slice_mode", true, "models of version 2.5 were trained with slices");
+  expect_minicpm_2_5(config);
   agreed_tokens(config, "image_feature_size", view_tokens);
   require(config, "use_image_id", false, "models of version 2.5 do not number images");
   processor.mean = three(config, "norm_mean", processor.mean, 0.0);
@@ -161,8 +137,7 @@ ImageProcessor read_minicpm(const JsonObject& config, int64_t view_tokens) {
   if (three(config, "std", processor.deviation, 0.0) != processor.deviation)
     config.fail("std", "the numbers of norm_std");
   processor.patch = config.integer("patch_size", 1, 64, processor.patch);
-  processor.sizing = OverviewAndSlices{.resolution = config.integer("scale_resolution", 14, 1344, 448),
-                                       .max_slices = config.integer("max_slice_nums", 1, 64, 9)};
+  processor.sizing = read_slices(config, processor.patch);
   return processor;
 }
 
@@ -188,8 +163,6 @@ ImageProcessor parse_image_processor(std::string_view json, std::string_view sou
     case Family::Qwen2Vl:
       refuse_unknown(config, kQwen2Vl);
       return read_qwen2_vl(config);
-    case Family::Gemma3:
-      return read_gemma3(config, view_tokens);
     case Family::MiniCpm:
       return read_minicpm(config, view_tokens);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "format/minicpm_config.h"
 
 namespace snug::towers {
 namespace {
@@ -212,8 +213,7 @@ int64_t least_patches(int64_t resolution, int64_t patch, double aspect) {
 void minicpm_v(ModelSpec& text, const JsonObject& config) {
   const JsonObject vision = config.object("vision_config");
   expect_activation(vision, "gelu_pytorch_tanh");
-  if (config.has("version") && config.at("version") != 2.5 && config.at("version") != "2.5")
-    config.fail("version", "2.5: models of other versions look at images otherwise");
+  expect_minicpm_2_5(config);
   if (config.boolean("drop_vision_last_layer", false)) config.fail("drop_vision_last_layer", "false");
   const Sizes sizes{.width = vision.integer("hidden_size", 1, kMostWidth, 768),
                     .inner = vision.integer("intermediate_size", 1, kMostWidth, 3072),
@@ -225,9 +225,8 @@ void minicpm_v(ModelSpec& text, const JsonObject& config) {
   if (config.integer("patch_size", 1, kMostSide, patch) != patch)
     config.fail("patch_size", fmt::format("{} as vision_config says", patch));
   const int64_t side = vision.integer("image_size", patch, int64_t{1} << 16, 224) / patch;
-  int64_t resolution = 448;
-  if (config.has("slice_config"))
-    resolution = config.object("slice_config").integer("scale_resolution", patch, kMostSide, resolution);
+  const int64_t resolution = config.has("slice_config") ? read_slices(config.object("slice_config"), patch).resolution
+                                                        : SliceConfig().resolution;
   std::vector<LayerSpec> layers(static_cast<size_t>(sizes.depth),
                                 siglip_block(sizes, vision.number("layer_norm_eps", 1e-12, 1e-2, kEpsilon)));
   layers.push_back(resampler(config.integer("query_num", 1, 1 << 16, 96), sizes.width, text.hidden));
