@@ -118,9 +118,9 @@ class Room {
     for (const KeptFile& file : files_) {
       if (needed_ + others <= most()) break;
       if (own_.contains(file.path.string())) continue;
-      const fs::path directory = file.path.parent_path();
-      if (!used.contains(directory)) used[directory] = FileLock::is_used(directory);
-      if (used[directory]) continue;
+      const auto [of_directory, fresh] = used.try_emplace(file.path.parent_path());
+      if (fresh) of_directory->second = FileLock::is_used(of_directory->first);
+      if (of_directory->second) continue;
       fs::remove(file.path, ignored);
       others -= file.bytes;
     }

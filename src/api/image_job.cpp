@@ -47,8 +47,9 @@ std::vector<std::string> frozen_parts(const JobConfig& options, const ModelSpec&
 
 std::vector<ParamSpec> parameters_left_out(const JobConfig& options, const ModelSpec& model,
                                            const PeftConfig& adapter) {
+  if (model.tower) return {};
   const ModelSpec whole = whole_model_config_of(options).spec;
-  if (!whole.tower || model.tower) return {};
+  if (!whole.tower) return {};
   std::vector<ParamSpec> params = lora_parameters(whole, adapter, false).params;
   std::erase_if(params, [](const ParamSpec& param) { return !param.tower; });
   return params;

@@ -91,8 +91,7 @@ void add_vain_targets(const JobConfig& options, const ParamTable& table, std::ve
     if (of_tower && !adapted)
       lines.push_back(fmt::format(
           "{} {} changes nothing: it names linears of the tower, which has adapters with {} false, or of the "
-          "projector, "
-          "which {} false trains whole",
+          "projector, which {} false trains whole",
           option_name(spec.key), target, option_name("freeze_vision_tower"), option_name("freeze_projector")));
   }
 }

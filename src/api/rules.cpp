@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numbers>
 #include <set>
 
 #include "api/cache.h"
@@ -282,13 +281,7 @@ void take_adapter(JobConfig& options, const PeftConfig& adapter) {
 
 PeftConfig written_adapter(const JobConfig& options) {
   PeftConfig adapter = adapter_of(options);
-  if (adapter.init == LoraInit::Default) return adapter;
-  const double factor = adapter.rslora ? std::numbers::sqrt2 : 2;
-  adapter.rank *= 2;
-  adapter.alpha *= factor;
-  for (auto& [pattern, rank] : adapter.rank_pattern) rank *= 2;
-  for (auto& [pattern, alpha] : adapter.alpha_pattern) alpha *= factor;
-  return adapter;
+  return adapter.init == LoraInit::Default ? adapter : with_first_halves(std::move(adapter));
 }
 
 ParamRules rules_of(const JobConfig& options) {

@@ -25,8 +25,7 @@ Event plan_event(const Plan& plan) {
 }
 
 Event warning_event(int64_t step, const std::string& message, const std::vector<std::string>& samples) {
-  Event event{{"event", "warning"}, {"step", step}, {"message", message}, {"samples", samples}};
-  return event;
+  return {{"event", "warning"}, {"step", step}, {"message", message}, {"samples", samples}};
 }
 
 void log_warning(const std::string& message, const std::vector<std::string>& samples) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -396,10 +395,7 @@ void BlockStream::order_by_patches(int64_t begin, int64_t end, std::vector<int64
     for (const DocumentSpan& document : run_block(number, end)) sum += patches_of(dataset_, document);
     return sum;
   };
-  // Insertion keeps equal ones in order and takes no memory: a step has few blocks.
-  for (auto next = order.begin(); next != order.end(); ++next)
-    std::rotate(std::ranges::upper_bound(order.begin(), next, patches(*next), std::greater<>(), patches), next,
-                std::next(next));
+  std::ranges::sort(order, {}, [&](int64_t number) { return std::pair(-patches(number), number); });
 }
 
 int64_t BlockStream::number_of(int64_t pass, int64_t rank, int64_t i, int64_t begin,

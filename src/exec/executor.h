@@ -17,8 +17,8 @@ namespace snug {
 // Does what a HostTask asks with the arena bytes that it names; it may set counts in the scalars for the ops after it.
 using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, RuntimeScalars&)>;
 
-// Binds ops and runs one at a time; when each runs, and on which lane, is what its three kinds say: all on one thread
-// (inline_executor()), a thread a lane (exec/thread_executor.h), or the streams of a device (exec/stream_executor.h).
+// Binds ops and runs one at a time; when each runs, and where, is what its three kinds say: in the order of issue on
+// one thread, on a thread a lane (exec/thread_executor.h), or on the streams of a device (exec/stream_executor.h).
 class Executor {
  public:
   virtual ~Executor() = default;

@@ -320,6 +320,15 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
   return config;
 }
 
+PeftConfig with_first_halves(PeftConfig config) {
+  const double factor = config.rslora ? std::numbers::sqrt2 : 2;
+  config.rank *= 2;
+  config.alpha *= factor;
+  for (auto& [pattern, rank] : config.rank_pattern) rank *= 2;
+  for (auto& [pattern, alpha] : config.alpha_pattern) alpha *= factor;
+  return config;
+}
+
 PeftConfig read_peft_config(const std::filesystem::path& directory) {
   const auto path = directory / kPeftConfigFile;
   if (const auto below = adapters_below(directory); !is_file(path) && !below.empty())
@@ -372,16 +381,12 @@ std::string write_peft_config(const PeftConfig& config) {
 }
 
 std::string plain_peft_config(std::string_view json, std::string_view source) {
-  const PeftConfig config = parse_peft_config(json, source);
+  const PeftConfig plain = with_first_halves(parse_peft_config(json, source));
   auto object = nlohmann::ordered_json::parse(json);
-  const double factor = config.rslora ? std::numbers::sqrt2 : 2;
-  const auto widen = [&](nlohmann::ordered_json& alpha) { alpha = number_json(factor * alpha.get<double>()); };
-  object["r"] = 2 * config.rank;
-  widen(object["lora_alpha"]);
-  if (!config.rank_pattern.empty())
-    for (auto& [path, rank] : object["rank_pattern"].items()) rank = 2 * rank.get<int64_t>();
-  if (!config.alpha_pattern.empty())
-    for (auto& [path, alpha] : object["alpha_pattern"].items()) widen(alpha);
+  object["r"] = plain.rank;
+  object["lora_alpha"] = number_json(plain.alpha);
+  if (!plain.rank_pattern.empty()) object["rank_pattern"] = patterns_json(plain.rank_pattern);
+  if (!plain.alpha_pattern.empty()) object["alpha_pattern"] = patterns_json(plain.alpha_pattern);
   object[kInit] = true;
   return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

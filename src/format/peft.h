@@ -99,12 +99,15 @@ PeftConfig parse_peft_config(std::string_view json, std::string_view source);
 // Reads the configuration in a directory. If it has none, throws UserError that names the directories below that have.
 PeftConfig read_peft_config(const std::filesystem::path& directory);
 
+// Returns the configuration of the plain adapter of twice the rank, and the same scales, that stands for one whose
+// first halves are taken off of the base: of [B, -B as it began] and [A; A as it began].
+PeftConfig with_first_halves(PeftConfig config);
+
 // Returns the text of adapter_config.json, for an adapter that snug trained, with halves taken off or not written as
 // plain ones.
 std::string write_peft_config(const PeftConfig& config);
 
-// Returns the text of an adapter_config.json for the plain adapter of twice the rank that stands for one whose first
-// halves are taken off of the base: of [B, -B as it began] and [A; A as it began]. All else is kept.
+// Returns the text of an adapter_config.json with what with_first_halves() makes of it; all else is kept.
 std::string plain_peft_config(std::string_view json, std::string_view source);
 
 constexpr std::string_view kPeftConfigFile = "adapter_config.json";

@@ -146,6 +146,15 @@ std::vector<float> joined(const std::vector<float>& own, const std::vector<float
   return both;
 }
 
+// Makes a file as long as its layout says, with its header.
+File created(const std::filesystem::path& file, const SafetensorsLayout& layout) {
+  require_room_in_memory(file.parent_path(), layout.file_bytes);
+  File out = File::create(file, IoMode::Buffered);
+  out.resize(layout.file_bytes);
+  out.write(0, std::as_bytes(std::span(layout.header)));
+  return out;
+}
+
 }  // namespace
 
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
@@ -181,10 +190,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
       copied.push_back(extra.place);
     }
   const SafetensorsLayout layout = layout_safetensors(tensors);
-  require_room_in_memory(file.parent_path(), layout.file_bytes);
-  File out = File::create(file, IoMode::Buffered);
-  out.resize(layout.file_bytes);
-  out.write(0, std::as_bytes(std::span(layout.header)));
+  File out = created(file, layout);
   for (size_t i = 0; i < ids.size(); i++) {
     const int64_t count = table[ids[i]].shape.count();
     if (table[ids[i]].saved) {
@@ -264,10 +270,7 @@ void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, c
     }
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
-  require_room_in_memory(file.parent_path(), layout.file_bytes);
-  File out = File::create(file, IoMode::Buffered);
-  out.resize(layout.file_bytes);
-  out.write(0, std::as_bytes(std::span(layout.header)));
+  File out = created(file, layout);
   for (size_t i = 0; i < pieces.size(); i++) {
     const auto [entry, half] = pieces[i];
     const TensorPlace place{entry->file, entry->offset, *entry->dtype};
