@@ -32,7 +32,6 @@ class BruteForce {
     Footprint rank;
     Cut cut;
     Strategy strategy;
-    std::string words() const { return arrangement_words(cut, strategy); }
     Complexity complexity(const Caps& caps) const { return snug::complexity(cut, strategy, rank, caps); }
   };
 
@@ -45,6 +44,8 @@ class BruteForce {
       recompute();
     }
   }
+
+  std::string words(const Tried& tried) const { return arrangement_words(tried.cut, tried.strategy, spec_.table); }
 
   // The fastest whose bytes are allowed; null if there is none.
   const Tried* fastest(const Caps& caps) const {

@@ -123,7 +123,7 @@ TEST(Fit, IsAsFastAsTheBestOfAllThatFitOrWithPricesAsSimpleAsAnyNearIt) {
             if (!best) continue;
             const std::string job =
                 fmt::format("{} on {} ranks under {} and {}{}: {} against {}", full ? "full" : "lora", ranks, share,
-                            host, assumed ? ", assumed" : "", result.tried[0].words, best->words());
+                            host, assumed ? ", assumed" : "", result.tried[0].words, all.words(*best));
             ASSERT_TRUE(result.chosen) << job;
             for (const Need& need : needs(chosen(result).forecast, ranks, caps))
               EXPECT_LE(need.bytes, need.allowed) << need.what;
@@ -134,7 +134,7 @@ TEST(Fit, IsAsFastAsTheBestOfAllThatFitOrWithPricesAsSimpleAsAnyNearIt) {
             const BruteForce::Tried* simplest = all.simplest(caps, margin / 1.01 * std::min(fastest, best->seconds));
             if (simplest) {
               EXPECT_LE(complexity_of(chosen(result), caps), simplest->complexity(caps))
-                  << job << "; chosen " << chosen(result).words << ", simplest " << simplest->words();
+                  << job << "; chosen " << chosen(result).words << ", simplest " << all.words(*simplest);
             }
           }
         }
@@ -275,10 +275,45 @@ TEST(Fit, WordsTellArrangementsApart) {
     strategy.layer_major = below(2) == 0;
     strategy.defer_updates = below(2) == 0;
     if (below(2) == 0) strategy.gather_ahead = 3;
-    const std::string words = arrangement_words(Cut{.ranks = 4}, strategy);
+    const std::string words = arrangement_words(Cut{.ranks = 4}, strategy, table);
     EXPECT_EQ(known.try_emplace(words, strategy).first->second, strategy) << words;
   }
   EXPECT_GT(known.size(), 1000u);
+}
+
+// Layers that the backward does not reach keep nothing for it: no option concerns them, and none counts them.
+TEST(Fit, OptionsConcernWhatTheBackwardReaches) {
+  JobSpec spec = llama_3_8b(6, 2048);
+  spec.table = lora_parameters(spec.model,
+                               {.rank = 8,
+                                .alpha = 8,
+                                .target_modules = linear_names(spec.model),
+                                .layers_to_transform = std::vector<int64_t>{4, 5}},
+                               true);
+  EXPECT_EQ(spec.table.first_layer_of_backward(), 4);
+  EXPECT_EQ(spec.table.first_trained_group(), 5);
+  Choices choices;
+  for (const MemoryOption& option : open_memory_options(choices, 0, spec.table)) {
+    const bool of_layers =
+        option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Activations;
+    const bool of_weights = option.kind == MemoryOption::Kind::Weights;
+    EXPECT_EQ(option.most, of_layers ? 2 : of_weights ? 8 : 3);
+    Strategy strategy = plain_strategy(spec.table);
+    option.set(strategy, 1);
+    EXPECT_EQ(strategy.activations[4] != ActivationPolicy(), of_layers);
+    for (const size_t layer : {0, 1, 2, 3, 5}) EXPECT_EQ(strategy.activations[layer], ActivationPolicy());
+  }
+  choices.recompute = Recompute::Mlp;
+  choices.states = Offload{1, Space::Host};
+  const Strategy strategy = baseline(choices, 0, spec.table);
+  EXPECT_EQ(strategy.activations[3], ActivationPolicy());
+  EXPECT_EQ(strategy.activations[4], policy_of(Recompute::Mlp));
+  EXPECT_EQ(arrangement_words({}, strategy, spec.table), "1 pass of 1 block, recompute mlp, states on the host");
+  choices.recompute.reset();
+  choices.recomputed_layers = 1;
+  choices.states = Offload{0.25, Space::Host};
+  EXPECT_EQ(arrangement_words({}, baseline(choices, 0, spec.table), spec.table),
+            "1 pass of 1 block, recompute block in 1 of 2 layers, states of 2 of 3 groups on the host");
 }
 
 // Forward values are computed again where products are quick, and wait elsewhere where its disk is.

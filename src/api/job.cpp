@@ -406,9 +406,11 @@ bool leaves_too_little(Planned& planned, const JobConfig& options) {
 // Searches for a job with its caps: what is chosen, and what else is reported of it.
 void search(Planned& planned, const JobConfig& options, Comm* launched) {
   const Choices choices = choices_of(options);
-  const auto layers = static_cast<int64_t>(planned.spec.table.layers.size());
+  const ParamTable& table = planned.spec.table;
+  const int64_t layers = std::ssize(table.layers) - table.first_layer_of_backward();
   if (choices.recomputed_layers.value_or(0) > layers)
-    user_error("recompute: found {} layers, the model has {}", *choices.recomputed_layers, layers);
+    user_error("recompute: found {} layers, the backward reaches {} of the model's {}", *choices.recomputed_layers,
+               layers, table.layers.size());
   const std::unique_ptr<OpFacts> facts = planned.target.facts();
   Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
   const Fitter* searching = nullptr;

@@ -322,6 +322,19 @@ bool ParamTable::has_row_per_token(ParamId id) const {
   return id == embedding || (id == head && head_tensor != ModelSpec::kScoreHead);
 }
 
+int ParamTable::first_trained_group() const {
+  int first = group_count();
+  for (const ParamSpec& param : params)
+    if (param.trainable) first = std::min(first, param.group);
+  return first;
+}
+
+int ParamTable::first_layer_of_backward() const {
+  const int first = first_trained_group();
+  const auto reached = std::ranges::find_if(layers, [&](const LayerParams& layer) { return layer.group >= first; });
+  return static_cast<int>(reached - layers.begin());
+}
+
 int64_t ParamTable::count(bool trainable_only) const {
   int64_t total = 0;
   for (const ParamSpec& param : params)

@@ -140,6 +140,10 @@ struct ParamTable {
   int head_group() const { return group_count() - 1; }
   const ParamSpec& operator[](ParamId id) const { return params[static_cast<size_t>(id)]; }
   int64_t count(bool trainable_only) const;  // returns how many elements the parameters have
+  // Return the first group that has something to train, and the first layer from there on, which are as many as there
+  // are if nothing is. The backward goes no further, so that layers before keep nothing for it.
+  int first_trained_group() const;
+  int first_layer_of_backward() const;
 };
 
 // Returns the names that a trained parameter has in an adapter's file: PEFT's for one of the model that is trained

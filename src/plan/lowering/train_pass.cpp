@@ -56,9 +56,10 @@ class TrainProgram {
         updates_(job, emitter_, step),
         in_place_(sums_in_place(job, cut)),
         pending_update_(pending_update),
+        first_layer_(job.table.first_layer_of_backward()),
         sums_(static_cast<size_t>(job.table.group_count())) {
-    while (first_trained_ < job.table.group_count() && trained(first_trained_) == 0) first_trained_++;
-    check(first_trained_ >= embedding_group() || cut.patches_of(shape) > 0, "a tower is trained by a pass without it");
+    check(job.table.first_trained_group() >= embedding_group() || cut.patches_of(shape) > 0,
+          "a tower is trained by a pass without it");
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
       Pass& pass = passes_.emplace_back();
@@ -107,7 +108,7 @@ class TrainProgram {
     return layer == 0 ? patches_group() : group_of(layer - 1);
   }
   // Returns whether the backward reaches a layer, as it does if there is something to train in it or before it.
-  bool reaches(int layer) const { return group_of(layer) >= first_trained_; }
+  bool reaches(int layer) const { return layer >= first_layer_; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
   // Emits what follows for this pass.
@@ -449,7 +450,7 @@ class TrainProgram {
   ProgramPlacement placement_;
   GroupUpdates updates_;
   bool in_place_, pending_update_;
-  int first_trained_ = 0;  // the first group with something to train
+  int first_layer_;  // that the backward reaches
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
   std::vector<int> unreduced_;                // groups whose gradients are reduced at the end of the pass

@@ -203,7 +203,8 @@ Compiled Evaluator::compiled_in_full(const Point& p, std::vector<RankBytes>* ran
 }
 
 std::string Evaluator::words(const Point& p) const {
-  return spec_.purpose == Purpose::Train ? arrangement_words(p.cut, strategy(p)) : holding_words(p.cut, strategy(p));
+  return spec_.purpose == Purpose::Train ? arrangement_words(p.cut, strategy(p), spec_.table)
+                                         : holding_words(p.cut, strategy(p));
 }
 
 Arrangement Evaluator::arrangement(const Point& p, const Compiled* whole) {

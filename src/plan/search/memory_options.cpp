@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <span>
 
 namespace snug {
 namespace {
@@ -31,17 +32,18 @@ constexpr std::array kOffloads{Kind{MemoryOption::Kind::States, &Choices::states
                                Kind{MemoryOption::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
                                Kind{MemoryOption::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
 
-// Recomputes in the first layers what this setting recomputes, besides what they recompute already.
-void recompute_layers(Strategy& strategy, Recompute recompute, int64_t count) {
+// Recomputes in `count` layers from this one on what this setting recomputes, besides what they recompute already.
+void recompute_layers(Strategy& strategy, Recompute recompute, int64_t first, int64_t count) {
   const ActivationPolicy more = policy_of(recompute);
-  for (int64_t b = 0; b < count; b++)
+  for (int64_t b = first; b < first + count; b++)
     for (const ActivationClass kind : kPlannedClasses)
       if (more[kind] == Retention::Recompute) strategy.activations[static_cast<size_t>(b)][kind] = Retention::Recompute;
 }
 
-// Offloads values of the first layers, which the backward needs last.
-void offload_values(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
-  for (int64_t b = 0; b < count; b++)
+// Offloads values of `count` layers from this one on: those that the backward needs last.
+void offload_values(Strategy& strategy, std::optional<ActivationClass> only, int64_t first, int64_t count,
+                    Space space) {
+  for (int64_t b = first; b < first + count; b++)
     for (const ActivationClass kind : kPlannedClasses) {
       Retention& retention = strategy.activations[static_cast<size_t>(b)][kind];
       if (retention == Retention::Recompute || (only && *only != kind)) continue;
@@ -50,11 +52,16 @@ void offload_values(Strategy& strategy, std::optional<ActivationClass> only, int
     }
 }
 
+// Returns what the layers that a backward reaches, from this one on, keep for it.
+std::span<const ActivationPolicy> kept_from(const Strategy& strategy, int first) {
+  return std::span(strategy.activations).subspan(static_cast<size_t>(first));
+}
+
 // Returns how many layers have each text that `words` says of a layer, in the order of their first layers.
 template <class Words>
-std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Words words) {
+std::vector<std::pair<std::string, size_t>> counted(std::span<const ActivationPolicy> layers, Words words) {
   std::vector<std::pair<std::string, size_t>> counts;
-  for (const ActivationPolicy& policy : strategy.activations) {
+  for (const ActivationPolicy& policy : layers) {
     const std::string text = words(policy);
     const auto known = std::ranges::find(counts, text, &std::pair<std::string, size_t>::first);
     if (known == counts.end())
@@ -65,37 +72,40 @@ std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Wo
   return counts;
 }
 
-std::string recompute_words(const Strategy& strategy) {
-  const auto counts = counted(strategy, [](const ActivationPolicy& policy) { return recompute_words(policy); });
+std::string recompute_words(std::span<const ActivationPolicy> layers) {
+  const auto counts = counted(layers, [](const ActivationPolicy& policy) { return recompute_words(policy); });
+  if (counts.empty()) return "none";
   if (counts.size() == 1) return counts[0].first;
   std::vector<std::string> words;
   for (const auto& [what, count] : counts)
-    if (what != "none") words.push_back(fmt::format("{} in {} of {} layers", what, count, strategy.activations.size()));
+    if (what != "none") words.push_back(fmt::format("{} in {} of {} layers", what, count, layers.size()));
   return fmt::format("{}", fmt::join(words, " and "));
 }
 
-std::string offload_words(const Strategy& strategy) {
+// Says how many of the layers that a backward reaches, and of the groups, have something offloaded; of states and
+// gradients only the groups from the first trained one on have any.
+std::string offload_words(const Strategy& strategy, int first_layer, int first_trained) {
   std::vector<std::string> words;
   const auto layer_words = [](const ActivationPolicy& policy) {
     return policy == offloaded(policy) ? "activations" : offload_words(policy);
   };
-  for (const auto& [what, count] : counted(strategy, layer_words))
+  for (const auto& [what, count] : counted(kept_from(strategy, first_layer), layer_words))
     if (what != "none")
       words.push_back(fmt::format("{} of {} {} on the {}", what, count, count == 1 ? "layer" : "layers",
                                   name(strategy.offloaded_to)));
-  auto count = [&](std::string_view what, Field field) {
+  auto count = [&](std::string_view what, Field field, int first) {
+    const auto groups = std::span(strategy.groups).subspan(static_cast<size_t>(first));
     for (const Space space : {Space::Host, Space::Disk}) {
-      const auto away = std::ranges::count(strategy.groups, space, field);
+      const auto away = std::ranges::count(groups, space, field);
       if (away == 0) continue;
-      const bool all = static_cast<size_t>(away) == strategy.groups.size();
-      words.push_back(
-          all ? fmt::format("{} on the {}", what, name(space))
-              : fmt::format("{} of {} of {} groups on the {}", what, away, strategy.groups.size(), name(space)));
+      const bool all = static_cast<size_t>(away) == groups.size();
+      words.push_back(all ? fmt::format("{} on the {}", what, name(space))
+                          : fmt::format("{} of {} of {} groups on the {}", what, away, groups.size(), name(space)));
     }
   };
-  count("states", &GroupPlacement::states);
-  count("gradients", &GroupPlacement::gradients);
-  count("weights", &GroupPlacement::weights);
+  count("states", &GroupPlacement::states, first_trained);
+  count("gradients", &GroupPlacement::gradients, first_trained);
+  count("weights", &GroupPlacement::weights, 0);
   return words.empty() ? "no offload" : fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -126,29 +136,31 @@ std::vector<int> open_stages(const Choices& choices) {
 }
 
 Strategy baseline(const Choices& choices, int stage, const ParamTable& table) {
-  const auto layers = std::ssize(table.layers);
-  Strategy strategy = plain_strategy(table, choices.recompute.value_or(Recompute::None));
+  const int64_t first = table.first_layer_of_backward(), layers = std::ssize(table.layers) - first;
+  Strategy strategy = plain_strategy(table);
+  recompute_layers(strategy, choices.recompute.value_or(Recompute::None), first, layers);
   strategy.replicas = choices.replicas;
   strategy.speculate = choices.speculate;
   set_zero_stage(strategy, stage);
   if (choices.ranks == 1) strategy.reduce_in_backward = true;  // nothing to wait for
   strategy.update_in_backward = choices.update_in_backward && strategy.reduce_in_backward;
   if (choices.recomputed_layers)
-    recompute_layers(strategy, Recompute::Block, std::min(layers, *choices.recomputed_layers));
+    recompute_layers(strategy, Recompute::Block, first, std::min(layers, *choices.recomputed_layers));
   for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);
   if (choices.activations)
-    offload_values(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(layers)),
-                   choices.activations->space);
+    offload_values(strategy, std::nullopt, first,
+                   std::llround(choices.activations->share * static_cast<double>(layers)), choices.activations->space);
   return strategy;
 }
 
 std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage, const ParamTable& table) {
-  const int64_t layers = std::ssize(table.layers), groups = std::ssize(table.groups);
+  const int64_t first = table.first_layer_of_backward(), layers = std::ssize(table.layers) - first,
+                groups = std::ssize(table.groups), trained = groups - table.first_trained_group();
   std::vector<MemoryOption> options;
   if (!choices.recompute && !choices.recomputed_layers)
     for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
-      options.push_back(
-          {MemoryOption::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { recompute_layers(s, r, n); }});
+      options.push_back({MemoryOption::Kind::Recompute, false, layers,
+                         [=](Strategy& s, int64_t n) { recompute_layers(s, r, first, n); }});
   if (!choices.zero && stage == 2)
     options.push_back({MemoryOption::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
                          for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
@@ -160,17 +172,18 @@ std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage,
           std::optional<ActivationClass>()})
       if (!choices.activations)
         options.push_back({MemoryOption::Kind::Activations, frees_host, layers,
-                           [=](Strategy& s, int64_t n) { offload_values(s, only, n, space); }});
+                           [=](Strategy& s, int64_t n) { offload_values(s, only, first, n, space); }});
     for (const Kind& kind : kOffloads)
       if (!(choices.*kind.pinned))
-        options.push_back({kind.kind, frees_host, groups, [field = kind.field, space](Strategy& s, int64_t n) {
-                             offload_groups(s, field, n, space);
-                           }});
+        options.push_back(
+            {kind.kind, frees_host, kind.kind == MemoryOption::Kind::Weights ? groups : trained,
+             [field = kind.field, space](Strategy& s, int64_t n) { offload_groups(s, field, n, space); }});
   }
   return options;
 }
 
-std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
+std::string arrangement_words(const Cut& cut, const Strategy& strategy, const ParamTable& table) {
+  const int first_layer = table.first_layer_of_backward();
   const bool states_away =
       std::ranges::any_of(strategy.groups, [](const GroupPlacement& group) { return group.states != Space::Device; });
   std::string ranks;
@@ -185,17 +198,20 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
                      strategy.gather_ahead > 1                               ? ", fetching far ahead"
                      : strategy.buffer_hold_ops > Strategy{}.buffer_hold_ops ? ", copies far behind"
                                                                              : "",
-                     recompute_words(strategy), offload_words(strategy));
+                     recompute_words(kept_from(strategy, first_layer)),
+                     offload_words(strategy, first_layer, table.first_trained_group()));
 }
 
 std::string holding_words(const Cut& cut, const Strategy& strategy) {
-  if (cut.ranks == 1) return fmt::format("1 rank, {}", offload_words(strategy));
+  const int layers = static_cast<int>(strategy.activations.size()), groups = static_cast<int>(strategy.groups.size());
+  const std::string offload = offload_words(strategy, layers, groups);  // nothing is kept, and nothing trained
+  if (cut.ranks == 1) return fmt::format("1 rank, {}", offload);
   const auto shared = [](const GroupPlacement& g) { return g.shard_weights || g.weights != Space::Device; };
-  const auto groups = std::ssize(strategy.groups), sharded = std::ranges::count_if(strategy.groups, shared);
+  const auto sharded = std::ranges::count_if(strategy.groups, shared);
   const std::string what = sharded == groups ? "weights sharded"
                            : sharded == 0    ? "all weights on each"
                                              : fmt::format("{} of {} groups sharded", sharded, groups);
-  return fmt::format("{} ranks, {}, {}", cut.ranks, what, offload_words(strategy));
+  return fmt::format("{} ranks, {}, {}", cut.ranks, what, offload);
 }
 
 }  // namespace snug

@@ -29,7 +29,7 @@ std::vector<int> open_stages(const Choices& choices);
 
 // Returns words that are unique among the arrangements which the options of one job make: "4 ranks, zero 3, 2 passes of
 // 8 blocks, layer by layer, recompute mlp, no offload".
-std::string arrangement_words(const Cut& cut, const Strategy& strategy);
+std::string arrangement_words(const Cut& cut, const Strategy& strategy, const ParamTable& table);
 // Returns words for what differs among arrangements of a job that does not train: "2 ranks, 3 of 4 groups sharded,
 // weights of 2 of 4 groups on the disk".
 std::string holding_words(const Cut& cut, const Strategy& strategy);
