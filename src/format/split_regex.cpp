@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kPatience = 4096;  // steps of one search after which states are remembered
 // All searches in a text may take these steps, and this many more for each matched byte: far more than the patterns of
 // models take on any text.
-constexpr size_t kMaxSteps = size_t{1} << 26, kStepsOfAByte = 64;
+constexpr size_t kMaxSteps = size_t{1} << 24, kStepsOfAByte = 64;
 
 }  // namespace
 
