@@ -58,6 +58,7 @@ WRITTEN = {
     "rslora": ("qwen3", {"use_rslora": True}),
     "dora": ("llama", {"use_dora": True}),
     "pissa as it is saved": ("llama", {"init_lora_weights": "pissa", "rank_pattern": {"down_proj": 4}}),
+    "pissa of a wide model as it is saved": ("wide", {"init_lora_weights": "pissa"}),
     "olora as it is saved": ("phi3", {"init_lora_weights": "olora", "use_rslora": True,
                                       "target_modules": "all-linear"}),
     "pissa made plain": ("qwen3", {"init_lora_weights": "pissa"}),
@@ -81,6 +82,15 @@ def make_words(folder, tied):
         shutil.copy(file, folder)
 
 
+def make_wide(folder):
+    """A model whose matrices are so wide that their singular values lie close together, as those of models do."""
+    config = transformers.AutoConfig.from_pretrained(FIXTURES / "models/llama")
+    config.hidden_size, config.intermediate_size, config.num_attention_heads, config.head_dim = 512, 1024, 8, 64
+    config.num_key_value_heads, config.num_hidden_layers, config.initializer_range = 4, 2, 0.06
+    transformers.set_seed(4)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
 def samples(vocabulary):
     """Token ids up to the last row, so that new ones are among them."""
     generator = torch.Generator().manual_seed(1)
@@ -99,9 +109,11 @@ class Check:
         options.out.mkdir(parents=True)
         for name in ["words", "words_tied"]:
             make_words(options.out / name, name == "words_tied")
+        make_wide(options.out / "wide")
 
     def model(self, name):
-        return self.options.out / name if name.startswith("words") else FIXTURES / "models" / name
+        made = self.options.out / name
+        return made if made.is_dir() else FIXTURES / "models" / name
 
     def snug(self, command, model, *more):
         words = [self.options.snug, command, "--model", model, "--data", self.options.out / "data.jsonl",

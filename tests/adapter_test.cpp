@@ -1,6 +1,8 @@
 // Adapters as PEFT saves them, against the losses that PEFT gets when it loads them (tests/fixtures/README.md).
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "api/inputs.h"
 #include "api/job.h"
 #include "api/rules.h"
@@ -221,6 +223,14 @@ TEST(Adapters, WhoseHalvesAreTakenOffTheBaseAreMadePlainOnce) {
   EXPECT_EQ(std::filesystem::last_write_time(options.adapter), made);
   EXPECT_NE(Changed("pissa").set("lora_alpha", 7).options().adapter, options.adapter);
   EXPECT_NO_THROW(make_job(options, Purpose::Train));
+
+  const TempDirectory trained;  // with what a trainer leaves there
+  std::filesystem::copy(adapters() / "pissa", trained.path());
+  std::ofstream(trained.path() / "optimizer.pt") << "many bytes";
+  std::ofstream(trained.path() / "tokenizer_config.json") << "{}";
+  const std::filesystem::path plain = options_for(adapters() / "own_head", trained.path()).adapter;
+  EXPECT_TRUE(std::filesystem::exists(plain / "tokenizer_config.json"));
+  EXPECT_FALSE(std::filesystem::exists(plain / "optimizer.pt"));
 
   Changed("pissa").set("r", 2).refused("found F32 [3, 24], expected [2, 24]");
   Changed("pissa").set("use_dora", true).refused("'use_dora': found true, expected false beside init_lora_weights");

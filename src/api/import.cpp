@@ -1,7 +1,5 @@
 #include "api/import.h"
 
-#include <algorithm>
-
 #include "api/cache.h"
 #include "api/job.h"
 #include "api/launch.h"
@@ -133,10 +131,11 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
   if (spec.sources.assumed) user_error("{}, expected these in {}", what, options.model);
   place_initial_halves(spec, base);
   const AdapterFiles files = open_adapter(adapter, spec.model.embedding, spec.model.head);
+  require_halves(files, spec.table);  // before they are computed, which takes long
+  const std::vector<std::string> others = side_files(adapter);
   std::vector<fs::path> all = files.index.files();
-  for (const auto& entry : fs::directory_iterator(adapter))
-    if (entry.is_regular_file() && std::ranges::count(all, entry.path()) == 0) all.push_back(entry.path());
-  std::ranges::sort(all);
+  all.push_back(adapter / kPeftConfigFile);
+  for (const std::string& name : others) all.push_back(adapter / name);
   const std::string key = spec.sources.files[*spec.sources.initial_file].string() + hex(checksum_of(all));
   const fs::path directory = cache_directory(options, what) / fmt::format("adapter-{:016x}", hash_of(key));
   const FileLock held = lock_in_cache(directory);
@@ -147,9 +146,10 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
   make_initial_halves(spec, {});
   PendingDirectory pending(directory, Existing::Replace);
   write_plain_adapter(files, spec.table, spec.sources, pending.path() / kPeftWeightsFile);
-  for (const fs::path& file : all)
-    if (std::ranges::count(files.index.files(), file) == 0 && file.filename() != kPeftConfigFile)
-      fs::copy_file(file, pending.path() / file.filename());
+  for (const std::string& name : others) {
+    fs::create_directories((pending.path() / name).parent_path());
+    fs::copy_file(adapter / name, pending.path() / name);
+  }
   const fs::path text = adapter / kPeftConfigFile;
   write_text(pending.path() / kPeftConfigFile, plain_peft_config(read_text(text, kMaxConfigBytes), text.string()));
   pending.publish();

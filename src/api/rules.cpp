@@ -25,6 +25,9 @@ namespace {
 constexpr int64_t kMostRank = 1 << 16;
 constexpr double kMostAlpha = 1e6;
 
+// Is another one when what is computed of the same base changes: files in the cache are then computed anew.
+constexpr int kHalvesVersion = 2;
+
 // Names the options of what a method trains.
 constexpr std::array<const char*, 13> kLoraKeys{
     "lora_dora",           "lora_init",       "lora_rank",         "lora_alpha",  "lora_rslora",
@@ -359,8 +362,8 @@ void place_initial_halves(JobSpec& spec, const JobConfig& options) {
     throw CapacityError(fmt::format("lora_init {}: takes {} of host memory to compute, found host_memory {}",
                                     name(init), format_size(bytes), format_size(*options.host_memory)));
   if (sources.assumed) return;
-  std::string key =
-      fmt::format("{} {} {}", name(init), options.seed, hex(*hash_of_base(spec.table, sources, *spec.rules.adapter)));
+  std::string key = fmt::format("{} {} {} {}", kHalvesVersion, name(init), options.seed,
+                                hex(*hash_of_base(spec.table, sources, *spec.rules.adapter)));
   for (const LayerParams& layer : spec.table.layers)
     for (const Linear* linear : layer.linears())
       for (const LoraPart& part : linear->lora.parts)

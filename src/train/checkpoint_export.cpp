@@ -235,16 +235,20 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   out.sync();
 }
 
-void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, const WeightSources& base,
-                         const std::filesystem::path& file) {
-  const std::map<ParamId, ParamId> began = initial_halves(table);
-  std::map<std::string, ParamId> halves;  // by name in the table
-  for (const auto& [half, initial] : began) {
-    halves[table[half].name] = half;
+void require_halves(const AdapterFiles& adapter, const ParamTable& table) {
+  for (const auto& [half, initial] : initial_halves(table)) {
     const auto tensor = adapter.tensors.find(table[half].name);
     adapter.index.require(tensor == adapter.tensors.end() ? table[half].name : tensor->second, table[half].shape,
                           "adapter_config.json, 'r'");
   }
+}
+
+void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, const WeightSources& base,
+                         const std::filesystem::path& file) {
+  require_halves(adapter, table);
+  const std::map<ParamId, ParamId> began = initial_halves(table);
+  std::map<std::string, ParamId> halves;  // by name in the table
+  for (const auto& [half, initial] : began) halves[table[half].name] = half;
   struct Piece {
     const SafetensorsEntry* entry;
     ParamId half;

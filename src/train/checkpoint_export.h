@@ -20,9 +20,12 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
                    const WeightSources* base = nullptr, const Heartbeat& heartbeat = {});
 
+// Throws UserError for a half that is missing from an adapter or has another shape than the table's.
+void require_halves(const AdapterFiles& adapter, const ParamTable& table);
+
 // Writes the tensors of the plain adapter that stands for one whose first halves are taken off of the base: every half
 // beside that with which it began, as write_trained() does, and all else as it is. `base` has the first halves' file.
-// Throws UserError for a half that is missing or has another shape than the table's.
+// Throws UserError as require_halves() does.
 void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, const WeightSources& base,
                          const std::filesystem::path& file);
 

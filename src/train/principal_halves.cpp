@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "base/rounding.h"
@@ -11,8 +12,14 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kMoreColumns = 16;  // of the subspace than singular values are asked for
-constexpr int kIterations = 16;
+// A block of the search has this many columns more than singular values are asked for; its basis holds up to kBasis
+// blocks, of which kKept are left when it is full.
+constexpr int64_t kMoreColumns = 16, kBasis = 4, kKept = 2;
+// A singular value s is found once |W W^T u - s^2 u| is below this share of s and the largest. Weights take some 20
+// steps, matrices of random numbers 30.
+constexpr double kTolerance = 1e-9;
+constexpr double kSmall = 1e-6;  // below this share of the largest, values in fp32 say nothing
+constexpr int kMostSteps = 1000;
 constexpr int64_t kTile = 64;
 
 // Is a matrix [rows, width] in doubles, row by row.
@@ -104,64 +111,157 @@ Tall diagonalise(Tall& g) {
   return vectors;
 }
 
-// Returns an orthonormal basis of the space that w^T w's largest eigenvectors span, mapped by w.
-Tall largest_space(const MatrixView& w, int64_t width, uint64_t seed, const Heartbeat& heartbeat) {
-  Tall z(w.cols, width);
-  const Random random(seed, RandomPurpose::Initialisation);
-  for (size_t i = 0; i < z.values.size(); i++) z.values[i] = static_cast<double>(random.normal(i));
-  Tall y = times(w, z);
-  orthonormalise(y);
-  for (int i = 0; i < kIterations && width < std::min(w.rows, w.cols); i++) {
-    call(heartbeat);
-    z = transposed_times(w, y);
-    orthonormalise(z);
-    y = times(w, z);
-    orthonormalise(y);
+// Returns x^T y.
+Tall inner(const Tall& x, const Tall& y) {
+  Tall products(x.width, y.width);
+  parallel_for(x.width, [&](int64_t s) {
+    for (int64_t i = 0; i < x.rows; i++)
+      for (int64_t t = 0; t < y.width; t++) products.row(s)[t] += x.at(i, s) * y.row(i)[t];
+  });
+  return products;
+}
+
+// Returns sums of x's columns, each by the weights in a column of u.
+Tall combined(const Tall& x, const Tall& u) {
+  Tall sums(x.rows, u.width);
+  parallel_for(x.rows, [&](int64_t i) {
+    for (int64_t s = 0; s < x.width; s++)
+      for (int64_t t = 0; t < u.width; t++) sums.row(i)[t] += x.at(i, s) * u.row(s)[t];
+  });
+  return sums;
+}
+
+// Returns these columns.
+Tall selected(const Tall& x, const std::vector<int64_t>& columns) {
+  Tall some(x.rows, std::ssize(columns));
+  for (int64_t i = 0; i < x.rows; i++)
+    for (int64_t t = 0; t < some.width; t++) some.at(i, t) = x.at(i, columns[static_cast<size_t>(t)]);
+  return some;
+}
+
+// Returns x with y's columns behind its own.
+Tall joined(const Tall& x, const Tall& y) {
+  Tall both(x.rows, x.width + y.width);
+  for (int64_t i = 0; i < x.rows; i++) std::copy_n(y.row(i), y.width, std::copy_n(x.row(i), x.width, both.row(i)));
+  return both;
+}
+
+// Holds eigenvalues, the largest first, and their vectors as columns.
+struct Eigen {
+  std::vector<double> values;
+  Tall vectors;
+};
+
+// Returns the eigenvalues of x^T x.
+Eigen eigen_of_products(const Tall& x) {
+  Tall products = inner(x, x);
+  const Tall vectors = diagonalise(products);
+  std::vector<int64_t> order(static_cast<size_t>(x.width));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(), [&](int64_t i) { return products.at(i, i); });
+  Eigen eigen{{}, selected(vectors, order)};
+  for (const int64_t i : order) eigen.values.push_back(std::max(0.0, products.at(i, i)));
+  return eigen;
+}
+
+// Returns the vectors of the largest eigenvalues.
+Tall largest(const Eigen& eigen, int64_t count) {
+  std::vector<int64_t> columns(static_cast<size_t>(std::min(count, eigen.vectors.width)));
+  std::iota(columns.begin(), columns.end(), 0);
+  return selected(eigen.vectors, columns);
+}
+
+// Returns an orthonormal basis of what y's columns have beside those of v, which are orthonormal: without the
+// directions that are lost in rounding.
+Tall orthonormal_beside(const Tall& v, Tall y) {
+  constexpr double kLost = 1e-20;  // of squares
+  for (int round = 0; round < 2; round++) {
+    const Tall within = combined(v, inner(v, y));
+    for (size_t i = 0; i < y.values.size(); i++) y.values[i] -= within.values[i];
+    const Eigen eigen = eigen_of_products(y);
+    Tall scaled = largest(
+        eigen, std::ranges::count_if(eigen.values, [&](double value) { return value > kLost * eigen.values[0]; }));
+    for (int64_t i = 0; i < scaled.rows; i++)
+      for (int64_t t = 0; t < scaled.width; t++) scaled.at(i, t) /= std::sqrt(eigen.values[static_cast<size_t>(t)]);
+    y = combined(y, scaled);
   }
   return y;
 }
 
+// Holds singular values' vectors as columns, those on the right times their values.
+struct SingularVectors {
+  std::vector<double> values;
+  Tall left, right;
+};
+
+// Returns the largest `count` singular values of w, or as many as are not zero. It builds a basis v of blocks, projects
+// w on it, and extends it by what the best approximations lack (Davidson's method, of blocks, without a preconditioner:
+// the basis is Lanczos's; Saad, Numerical Methods for Large Eigenvalue Problems, chapter 8).
+SingularVectors largest_singular_vectors(const MatrixView& w, int64_t count, uint64_t seed,
+                                         const Heartbeat& heartbeat) {
+  const int64_t block = std::min(count + kMoreColumns, std::min(w.rows, w.cols));
+  Tall start(w.cols, block);
+  const Random random(seed, RandomPurpose::Initialisation);
+  for (size_t i = 0; i < start.values.size(); i++) start.values[i] = static_cast<double>(random.normal(i));
+  Tall v(w.rows, 0), z(w.cols, 0), added = orthonormal_beside(v, times(w, start));
+  for (int step = 0; step < kMostSteps; step++) {
+    call(heartbeat);
+    z = joined(z, transposed_times(w, added));
+    v = joined(v, added);
+    const Eigen eigen = eigen_of_products(z);
+    const Tall best = largest(eigen, block);
+    SingularVectors found{{}, combined(v, best), combined(z, best)};
+    Tall lacking = times(w, found.right);
+    std::vector<int64_t> open;
+    bool done = true;
+    for (int64_t t = 0; t < best.width; t++) {
+      const double square = eigen.values[static_cast<size_t>(t)];
+      double length = 0;
+      for (int64_t i = 0; i < w.rows; i++) {
+        lacking.at(i, t) -= square * found.left.at(i, t);
+        length += lacking.at(i, t) * lacking.at(i, t);
+      }
+      const double share = std::sqrt(length) / std::max(std::sqrt(square * eigen.values[0]), kSmall * eigen.values[0]);
+      if (t < count && share > kTolerance) done = false;
+      if (share > kTolerance / 10) open.push_back(t);
+      found.values.push_back(std::sqrt(square));
+    }
+    if (done) return found;
+    if (v.width + block > kBasis * block) {
+      const Tall kept = largest(eigen, kKept * block);
+      v = combined(v, kept);
+      z = combined(z, kept);
+    }
+    added = orthonormal_beside(v, selected(lacking, open));
+  }
+  user_error("singular values of a matrix of {} x {}: the largest {} were not found in {} steps", w.rows, w.cols, count,
+             kMostSteps);
+}
+
 }  // namespace
 
-// Counts the matrix, two pairs of tall ones in doubles, which are made of each other, the result and its copy, and the
-// small ones.
+// Counts the matrix, the result and its copy; in doubles the basis on both sides, both once more as they are joined or
+// what is kept of them, the best of them, what these lack, and the small ones.
 uint64_t halves_bytes(int64_t rows, int64_t cols, int64_t rank) {
   const int64_t width = rank + kMoreColumns;
   return static_cast<uint64_t>(rows * cols + 2 * (rows + cols) * rank) * sizeof(float) +
-         static_cast<uint64_t>((2 * (rows + cols) + 2 * width) * width) * sizeof(double);
+         static_cast<uint64_t>((2 * kBasis + 4) * (rows + cols) * width + 4 * kBasis * kBasis * width * width) *
+             sizeof(double);
 }
 
 LoraHalves principal_halves(const MatrixView& w, int64_t rank, double scale, uint64_t seed,
                             const Heartbeat& heartbeat) {
-  const int64_t width = std::min(rank + kMoreColumns, std::min(w.rows, w.cols));
-  const Tall q = largest_space(w, width, seed, heartbeat);
-  const Tall c = transposed_times(w, q);  // [cols, width]: (Q^T W)^T
-  Tall gram(width, width);
-  parallel_for(width, [&](int64_t s) {
-    for (int64_t j = 0; j < c.rows; j++)
-      for (int64_t t = 0; t < width; t++) gram.at(s, t) += c.at(j, s) * c.at(j, t);
-  });
-  const Tall turned = diagonalise(gram);
-  std::vector<int64_t> order(static_cast<size_t>(width));
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::ranges::greater(), [&](int64_t i) { return gram.at(i, i); });
+  const SingularVectors found = largest_singular_vectors(w, rank, seed, heartbeat);
   LoraHalves halves{std::vector<float>(static_cast<size_t>(rank * w.cols)),
                     std::vector<float>(static_cast<size_t>(w.rows * rank))};
-  for (int64_t r = 0; r < std::min(rank, width); r++) {
-    const int64_t column = order[static_cast<size_t>(r)];
-    const double value = std::sqrt(std::max(0.0, gram.at(column, column)));  // a singular value
+  for (int64_t r = 0; r < std::min(rank, found.left.width); r++) {
+    const double value = found.values[static_cast<size_t>(r)];
     if (value == 0) continue;
     const double root = std::sqrt(value / scale);
-    for (int64_t i = 0; i < w.rows; i++) {
-      double u = 0;
-      for (int64_t t = 0; t < width; t++) u += q.at(i, t) * turned.at(t, column);
-      halves.b[static_cast<size_t>(i * rank + r)] = static_cast<float>(u * root);
-    }
-    for (int64_t j = 0; j < w.cols; j++) {
-      double v = 0;
-      for (int64_t t = 0; t < width; t++) v += c.at(j, t) * turned.at(t, column);
-      halves.a[static_cast<size_t>(r * w.cols + j)] = static_cast<float>(v / value * root);
-    }
+    for (int64_t i = 0; i < w.rows; i++)
+      halves.b[static_cast<size_t>(i * rank + r)] = static_cast<float>(found.left.at(i, r) * root);
+    for (int64_t j = 0; j < w.cols; j++)
+      halves.a[static_cast<size_t>(r * w.cols + j)] = static_cast<float>(found.right.at(j, r) / value * root);
   }
   return halves;
 }

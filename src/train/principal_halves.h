@@ -25,9 +25,9 @@ struct LoraHalves {
 uint64_t halves_bytes(int64_t rows, int64_t cols, int64_t rank);
 
 // Returns A = sqrt(S / scale) V^T and B = U sqrt(S / scale) of the `rank` largest singular values S of w, at most as
-// many as it has, so that scale B A is the best approximation of w of that rank. They are found by subspace iteration
-// (Halko, Martinsson and Tropp, arXiv:0909.4061) from numbers drawn by the seed; the result does not depend on how many
-// threads compute it.
+// many as it has, so that scale B A is the best approximation of w of that rank, to 1e-9 of the largest. The search
+// begins with numbers drawn by the seed; its result does not depend on how many threads compute it. UserError if values
+// lie so close together that they are not found.
 LoraHalves principal_halves(const MatrixView& w, int64_t rank, double scale, uint64_t seed,
                             const Heartbeat& heartbeat = {});
 
