@@ -2,6 +2,7 @@
 // gradients by far more than the parity test allows.
 #include <gtest/gtest.h>
 
+#include "tiny_families.h"
 #include "tiny_model.h"
 
 namespace snug {
@@ -142,6 +143,23 @@ std::optional<double> error_of(const std::string& family, const std::function<bo
       error = std::max(error, relative_error(values(session, session.compiled().owned[i].gradient),
                                              reference.at("grad." + spec.table.params[i].name)));
   return error;
+}
+
+// Gradients hardly show an epsilon, so it is compared with the config's. What norms take as a row, a head or all heads,
+// is told by the shape of their gains.
+TEST(Switches, EpsilonIsTheConfigs) {
+  for (const std::string family : kTinyFamilies) {
+    const nlohmann::json config = read_json(models() / family / "config.json"),
+                         text = config.value("text_config", config);
+    std::optional<double> epsilon;
+    for (const auto& [key, value] : text.items())
+      if (key.ends_with("_eps") || key.ends_with("_epsilon")) epsilon = value.get<double>();
+    JobSpec spec = tiny_job(family, std::nullopt, DType::F32);
+    of_norms([&](JobSpec&, Norm& norm) {
+      EXPECT_EQ(norm.epsilon, epsilon) << family;
+      return false;
+    })(spec);
+  }
 }
 
 TEST(Switches, EachOfEveryTinyModelMovesItsGradients) {
