@@ -71,4 +71,16 @@ if(NOT cuda_flags MATCHES "gencode")
   message(FATAL_ERROR "SNUG_CUDA_ARCHITECTURES is '${SNUG_CUDA_ARCHITECTURES}', of which nvcc knows: "
                       "${known_architectures}")
 endif()
+if(SNUG_PORTABLE AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+  list(APPEND cuda_flags --compress-mode=size)  # a package has kernels for every generation
+endif()
 list(JOIN cuda_flags " " CMAKE_CUDA_FLAGS)
+
+# Says where a library lies that is opened while snug runs, in case the dynamic linker does not find it by its name.
+# What is built for other machines knows no such place.
+function(snug_opened_library target definition path)
+  if(SNUG_PORTABLE)
+    set(path "")
+  endif()
+  target_compile_definitions(${target} PRIVATE ${definition}="${path}")
+endfunction()

@@ -198,6 +198,17 @@ def write_wheel(path: Path, contents: Contents, info: str) -> None:
 # ---- All of them -----------------------------------------------------------------------------------------------------
 
 
+def cuda_requirements(program: Path) -> list[str]:
+    """Returns the lines of METADATA for the libraries that a program with kernels for GPUs opens: those of the extra
+    'cuda', whose places the program knows (src/cli/CMakeLists.txt)."""
+    major = re.search(rb"libcublasLt\.so\.(\d+)", (program / "snug").read_bytes())
+    if not major:
+        return []
+    cuda = int(major[1])
+    wheels = (f"nvidia-cublas>={cuda},<{cuda + 1}", f"nvidia-nccl-cu{cuda}>=2.26")
+    return ["Provides-Extra: cuda", *(f'Requires-Dist: {wheel}; extra == "cuda"' for wheel in wheels)]
+
+
 def wheel_contents(version: str, program: Path, documents: dict[str, bytes], licence: str, info: str) -> Contents:
     licences = [name for name in documents if name == "LICENSE" or name.startswith("third_party/")]
     metadata = [
@@ -208,6 +219,7 @@ def wheel_contents(version: str, program: Path, documents: dict[str, bytes], lic
         f"License-Expression: {licence}",
         *(f"License-File: {name}" for name in licences),
         "Requires-Python: >=3.9",
+        *cuda_requirements(program),
         "Classifier: Operating System :: POSIX :: Linux",
         "Classifier: Typing :: Typed",
         "Description-Content-Type: text/markdown",
@@ -239,7 +251,9 @@ Depends: libc6 (>= {glibc}), libstdc++6 (>= 12), libgcc-s1
 Suggests: openmpi-bin
 Description: {SUMMARY}
  snug plans a training job to the byte before it starts, then reserves exactly
- that and trains in it, on the CPU of one machine or several.
+ that and trains in it, on the GPUs and CPUs of one machine or several.
+ .
+ On GPUs it needs NVIDIA's driver, cuBLASLt and, for several GPUs, NCCL.
 """
 
 

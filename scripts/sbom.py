@@ -1,7 +1,7 @@
-"""Finds which software of Debian went into a build of snug, and writes that down as an SPDX document.
+"""Finds which software of others went into a build of snug, and writes that down as an SPDX document.
 
 What went in is what the compiler read (ninja's dependencies), what the linker read (its maps) and which shared
-libraries a package carries; dpkg says whose these files are.
+libraries a package carries; dpkg says whose these files are, or they lie in the CUDA toolkit.
 """
 
 import hashlib
@@ -40,18 +40,33 @@ LICENCES = {
 # Sources whose headers say what a system has: of theirs nothing is in a package, unless an archive was linked.
 INTERFACES = {"glibc", "linux", "openmpi"}
 
+# What of the CUDA toolkit may be passed on, by its licence's attachment A: archives that are linked.
+CUDA, CUDA_LICENCE = "cuda-runtime", "LicenseRef-NVIDIA-CUDA-EULA"
+CUDA_ARCHIVES = {"libcudart_static.a", "libcudadevrt.a"}
+LICENCES[CUDA] = CUDA_LICENCE
+
 
 @dataclass
 class Part:
-    """What a source package of Debian has in a package of snug."""
+    """What a source package of Debian, or the CUDA toolkit, has in a package of snug."""
 
     source: str
     version: str
-    package: str  # a binary package of it that was read
+    package: str  # a binary package of it that was read; the toolkit's folder
     relation: str  # CONTAINS: carried as a shared library; STATIC_LINK; BUILD_DEPENDENCY_OF: only read
 
     def copyright_text(self) -> bytes:
-        return (Path("/usr/share/doc") / self.package.split(":")[0] / "copyright").read_bytes()
+        if self.source != CUDA:
+            return (Path("/usr/share/doc") / self.package.split(":")[0] / "copyright").read_bytes()
+        toolkit = Path(self.package)
+        for text in [*toolkit.glob("EULA.txt"), *toolkit.glob("dist-info/nvidia_cuda_runtime-*/licenses/License.txt")]:
+            return text.read_bytes()
+        raise SystemExit(f"sbom.py: {toolkit} has no licence, expected EULA.txt")
+
+    def locator(self) -> str:
+        if self.source == CUDA:
+            return f"pkg:generic/{CUDA}@{self.version}"
+        return f"pkg:deb/debian/{self.source}@{self.version}?arch=source"
 
 
 def owners() -> dict[str, str]:
@@ -70,8 +85,20 @@ def files_read(build: Path) -> tuple[set[Path], set[Path]]:
     return headers, {build / name for name in re.findall(r"^LOAD (\S+)$", maps, re.MULTILINE)}
 
 
+def cuda_part(linked: set[Path]) -> list[Part]:
+    """Returns what of the CUDA toolkit was linked; its other archives may not be passed on."""
+    archives = {path.resolve() for path in linked if path.name.startswith("libcu") and path.suffix == ".a"}
+    if not archives:
+        return []
+    if more := {path.name for path in archives} - CUDA_ARCHIVES:
+        raise SystemExit(f"sbom.py: {', '.join(sorted(more))} went in, expected of CUDA only {', '.join(CUDA_ARCHIVES)}")
+    toolkit = next(folder for folder in sorted(archives)[0].parents if (folder / "bin" / "nvcc").is_file())
+    said = subprocess.run([toolkit / "bin" / "nvcc", "--version"], check=True, capture_output=True, text=True).stdout
+    return [Part(CUDA, re.search(r"V([0-9.]+)", said)[1], str(toolkit), "STATIC_LINK")]
+
+
 def parts_of(build: Path, carried: set[Path]) -> list[Part]:
-    """Returns what of Debian went into a build that carries these libraries, by source package."""
+    """Returns what of others went into a build that carries these libraries: of Debian by source package."""
     owner = owners()
 
     def packages(paths: set[Path]) -> set[str]:
@@ -97,7 +124,7 @@ def parts_of(build: Path, carried: set[Path]) -> list[Part]:
         known = parts.get(source)
         if not known or strength.index(relation) > strength.index(known.relation):
             parts[source] = Part(source, version, package, relation)
-    return list(parts.values())
+    return [*parts.values(), *cuda_part(linked)]
 
 
 def licence_of(parts: list[Part]) -> str:
@@ -137,10 +164,11 @@ def document(version: str, time: int, parts: list[Part], program: Path, carried:
                           packageVerificationCode={"packageVerificationCodeValue": code})]  # fmt: skip
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-snug")]
     for part in parts:
-        locator = f"pkg:deb/debian/{part.source}@{part.version}?arch=source"
-        reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
-        packages.append(described(part.source, part.version, LICENCES[part.source], supplier="Organization: Debian",
-                                  filesAnalyzed=False, externalRefs=[reference]))  # fmt: skip
+        reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                     "referenceLocator": part.locator()}  # fmt: skip
+        supplier = "NVIDIA" if part.source == CUDA else "Debian"
+        packages.append(described(part.source, part.version, LICENCES[part.source], filesAnalyzed=False,
+                                  supplier=f"Organization: {supplier}", externalRefs=[reference]))  # fmt: skip
         ends = ("SPDXRef-snug", f"SPDXRef-{part.source}")
         if part.relation == "BUILD_DEPENDENCY_OF":
             ends = ends[::-1]
@@ -152,6 +180,9 @@ def document(version: str, time: int, parts: list[Part], program: Path, carried:
         "creationInfo": {"created": datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                          "creators": ["Tool: snug-sbom"]},
         "packages": packages, "files": files,
+        "hasExtractedLicensingInfos": [
+            {"licenseId": CUDA_LICENCE, "extractedText": part.copyright_text().decode(errors="replace")}
+            for part in parts if part.source == CUDA],
         "relationships": [{"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
                           for one, kind, other in relations],
     }  # fmt: skip

@@ -48,6 +48,16 @@ std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> 
 
 bool reach_each_other(int count) { return cards_reach_each_other(count); }
 
+std::vector<std::string> libraries_of_cards() {
+  std::vector<std::string> found;
+  for (const auto& [name, version] : {std::pair("cuBLASLt", &cublas_lt_version), {"NCCL", &nccl_version}}) try {
+      found.push_back(fmt::format("{} {}", name, version()));
+    } catch (const DeviceError& missing) {
+      found.push_back(missing.what());
+    }
+  return found;
+}
+
 constexpr std::string_view kMissing = "no NVIDIA GPU answers here";
 
 constexpr bool kCanUseCards = true;
@@ -68,6 +78,8 @@ void prepare_links() {}
 std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
 
 bool reach_each_other(int) { return false; }
+
+std::vector<std::string> libraries_of_cards() { return {}; }
 
 std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, CardTransport) {
   internal_error("a GPU was asked for, {}", kMissing);
@@ -109,6 +121,8 @@ std::optional<Cards> cards_here() {
   if (cards.count > 1 && !reach_each_other(cards.count)) cards.copies = cards.nccl;
   return cards;
 }
+
+std::vector<std::string> card_libraries() { return libraries_of_cards(); }
 
 std::string unused_cards(const std::vector<std::string>& drivers) {
   if (!kCanUseCards)

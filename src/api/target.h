@@ -66,6 +66,9 @@ std::optional<Cards> cards_here();
 // driver; all, if the first cannot run this build; or those from the first of another name on. Empty if there are none.
 std::string unused_cards(const std::vector<std::string>& drivers = {"/proc/driver/nvidia/version",
                                                                     "/usr/lib/wsl/lib/libcuda.so.1"});
+// Returns what to say of the libraries that cards need and that are opened by name: their versions, or why they cannot
+// be and where they come from. Empty in a build without CUDA.
+std::vector<std::string> card_libraries();
 std::string unlike_cards(std::span<const Card> all);  // those from the first of another name on
 // Returns why a card cannot run kernels compiled for these architectures (backend/cuda/facts.h); empty if it can.
 std::string unusable_card(const Card& card, std::string_view architectures);

@@ -159,6 +159,13 @@ std::string unused_text() {
   return unused.empty() ? "" : fmt::format("{:<13} {}\n", "GPUs", unused);
 }
 
+std::string libraries_text() {
+  std::string text;
+  for (const std::string& library : card_libraries())
+    text += fmt::format("{:<13} {}\n", text.empty() ? "GPU libraries" : "", library);
+  return text;
+}
+
 // Returns a line for each of the last processes that the kernel killed for memory, and faults of GPUs.
 std::string kernel_text() {
   constexpr size_t kMost = 8;
@@ -205,8 +212,8 @@ int doctor_command(const JobConfig& options, const CommandFlags& flags) {
   if (flags.json)
     fmt::print("{}", json);
   else
-    fmt::print("{}{}{}{}{}: prices steps with --machine {}\n", machine_text(machine), limits_text(what.disk_directory),
-               unused_text(), kernel_text(), out, out);
+    fmt::print("{}{}{}{}{}{}: prices steps with --machine {}\n", machine_text(machine),
+               limits_text(what.disk_directory), unused_text(), libraries_text(), kernel_text(), out, out);
   return 0;
 }
 

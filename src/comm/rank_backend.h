@@ -15,6 +15,9 @@ class DeviceLink;
 // may read them.
 void prepare_nccl();
 
+// Opens NCCL and returns its version, such as "2.28.9". Throws DeviceError if it cannot be opened, or is too old.
+std::string nccl_version();
+
 // Returns whether the first `count` cards of this process reach each other's memory.
 bool cards_reach_each_other(int count);
 

@@ -1,12 +1,11 @@
 #include "backend/cuda/cards.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <optional>
 
 #include "backend/cuda/check.h"
 #include "base/option_name.h"
+#include "base/shared_library.h"
 
 namespace snug {
 namespace {
@@ -15,18 +14,13 @@ namespace {
 class Nvml {
  public:
   Nvml() {
-    library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (!library_) device_error("libnvidia-ml.so.1: {}; it comes with NVIDIA's driver", dlerror());
-    get("nvmlInit_v2", init_);
-    get("nvmlShutdown", shutdown_);
-    get("nvmlDeviceGetHandleByPciBusId_v2", by_bus_);
-    get("nvmlDeviceGetMemoryInfo", memory_);
+    library_.get("nvmlInit_v2", init_);
+    library_.get("nvmlShutdown", shutdown_);
+    library_.get("nvmlDeviceGetHandleByPciBusId_v2", by_bus_);
+    library_.get("nvmlDeviceGetMemoryInfo", memory_);
     check_nvml(init_(), "nvmlInit");
   }
-  ~Nvml() {
-    if (shutdown_) shutdown_();
-    dlclose(library_);
-  }
+  ~Nvml() { shutdown_(); }
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
@@ -47,7 +41,7 @@ class Nvml {
     constexpr int kDie = 0, kProcessors = 1, kMemory = 2;  // sensor, clocks
     std::vector<std::string> parts;
     std::array<char, 96> version{};
-    const auto read_version = reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library_, "nvmlSystemGetDriverVersion"));
+    const auto read_version = library_.find<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
     if (read_version && read_version(version.data(), version.size()) == 0)
       parts.push_back(fmt::format("driver {}", version.data()));
     if (const auto celsius = number("nvmlDeviceGetTemperature", device, kDie))
@@ -64,15 +58,10 @@ class Nvml {
   }
 
  private:
-  template <class F>
-  void get(const char* name, F& function) {
-    function = reinterpret_cast<F>(dlsym(library_, name));
-    if (!function) device_error("libnvidia-ml.so.1 has no {}", name);
-  }
   // Returns a number; nothing if this driver or card does not report it.
   template <class... What>
   std::optional<unsigned> number(const char* name, void* device, What... what) const {
-    const auto ask = reinterpret_cast<int (*)(void*, What..., unsigned*)>(dlsym(library_, name));
+    const auto ask = library_.find<int(void*, What..., unsigned*)>(name);
     unsigned value = 0;
     return ask && ask(device, what..., &value) == 0 ? std::optional(value) : std::nullopt;
   }
@@ -80,7 +69,7 @@ class Nvml {
     if (status != 0) device_error("{}: NVML's error {}", what, status);
   }
 
-  void* library_ = nullptr;
+  SharedLibrary library_{{"libnvidia-ml.so.1"}, "it comes with NVIDIA's driver"};
   int (*init_)() = nullptr;
   int (*shutdown_)() = nullptr;
   int (*by_bus_)(const char*, void**) = nullptr;

@@ -1,4 +1,5 @@
-// Lists the GPUs that this process may use, as their driver sees them.
+// Lists the GPUs that this process may use, as their driver sees them, and finds the library that products on them
+// need.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +20,8 @@ struct Card {
 // Returns cards by device number; none without a driver or a GPU. Throws DeviceError if the driver does not work. It
 // takes no memory of them.
 std::vector<Card> cuda_cards();
+
+// Opens cuBLASLt and returns its version, such as "13.1.0". Throws DeviceError if it cannot be opened.
+std::string cublas_lt_version();
 
 }  // namespace snug

@@ -1,7 +1,5 @@
 #include "backend/cuda/gemm.h"
 
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -9,6 +7,7 @@
 #include <mutex>
 
 #include "backend/cuda/check.h"
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/facts.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/product_search.h"
@@ -23,7 +22,7 @@ void check_product(cublasStatus_t status, const Product& p, std::string_view wha
     fail(cudaErrorMemoryAllocation, "a product");
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
     device_error("gemm [{}, {}, {}] of {}: cuBLASLt's {} says {}", p.m, p.n, p.k, name(p.a.dtype), what,
-                 cublasLtGetStatusString(status));
+                 cublas_lt().status_string(status));
 }
 
 cudaDataType_t library_dtype(DType dtype) {
@@ -90,14 +89,15 @@ class BoundProduct {
   }
 
   void run() {
-    check_product(cublasLtMatmul(library_, &operation_, &alpha_, b_, &b_layout_, a_, &a_layout_, &beta_, c_, &c_layout_,
-                                 d_, &d_layout_, &algorithm_, scratch_, kGemmScratchBytes, stream_),
+    check_product(lt_.matmul(library_, &operation_, &alpha_, b_, &b_layout_, a_, &a_layout_, &beta_, c_, &c_layout_, d_,
+                             &d_layout_, &algorithm_, scratch_, kGemmScratchBytes, stream_),
                   product_, "product");
   }
 
  private:
   void describe(const Gemm& gemm, const Product& p, const std::byte* bias) {
-    check_product(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), p, "description");
+    check_product(lt_.init_description(&operation_, sizeof(operation_), CUBLAS_COMPUTE_32F, CUDA_R_32F), p,
+                  "description");
     set(CUBLASLT_MATMUL_DESC_TRANSA, gemm.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, gemm.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (bias) {
@@ -122,8 +122,7 @@ class BoundProduct {
 
   template <class Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-    check_product(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof(value)), product_,
-                  "description");
+    check_product(lt_.set_description(&operation_, attribute, &value, sizeof(value)), product_, "description");
   }
 
   // Lays out a matrix of rows x cols in the library's sense, as it is multiplied.
@@ -131,8 +130,8 @@ class BoundProduct {
                bool transposed) {
     if (transposed) std::swap(rows, cols);
     const int64_t stride = std::max({matrix.row_stride, matrix.col_stride, rows});
-    check_product(cublasLtMatrixLayoutInit(&layout, library_dtype(matrix.dtype), static_cast<uint64_t>(rows),
-                                           static_cast<uint64_t>(cols), stride),
+    check_product(lt_.init_layout(&layout, sizeof(layout), library_dtype(matrix.dtype), static_cast<uint64_t>(rows),
+                                  static_cast<uint64_t>(cols), stride),
                   product_, "layout");
   }
 
@@ -156,10 +155,9 @@ class BoundProduct {
   std::vector<cublasLtMatmulAlgo_t> candidates(int most) {
     const Product& p = product_;
     cublasLtMatmulPreferenceOpaque_t preference;
-    check_product(cublasLtMatmulPreferenceInit(&preference), p, "preference");
+    check_product(lt_.init_preference(&preference, sizeof(preference)), p, "preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      check_product(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)), p,
-                    "preference");
+      check_product(lt_.set_preference(&preference, attribute, &value, sizeof(value)), p, "preference");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmScratchBytes);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
@@ -168,8 +166,8 @@ class BoundProduct {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d_));
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
     int found = 0;
-    check_product(cublasLtMatmulAlgoGetHeuristic(library_, &operation_, &b_layout_, &a_layout_, &c_layout_, &d_layout_,
-                                                 &preference, most, results.data(), &found),
+    check_product(lt_.heuristic(library_, &operation_, &b_layout_, &a_layout_, &c_layout_, &d_layout_, &preference,
+                                most, results.data(), &found),
                   p, "choice of an algorithm");
     std::vector<cublasLtMatmulAlgo_t> algorithms;
     for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<size_t>(found)))
@@ -213,6 +211,7 @@ class BoundProduct {
     return algorithms[static_cast<size_t>(std::ranges::min_element(seconds) - seconds.begin())];
   }
 
+  const CublasLt& lt_ = cublas_lt();
   cublasLtHandle_t library_;
   cudaStream_t stream_;
   float alpha_, beta_;
@@ -310,12 +309,12 @@ struct Products::Library {
 
 Products::Products(std::shared_ptr<ProductTable> table)
     : library_(std::make_unique<Library>(nullptr, std::move(table))) {
-  const cublasStatus_t status = cublasLtCreate(&library_->handle);
+  const cublasStatus_t status = cublas_lt().create(&library_->handle);
   if (status == CUBLAS_STATUS_ALLOC_FAILED) fail(cudaErrorMemoryAllocation, "starting cuBLASLt");
-  if (status != CUBLAS_STATUS_SUCCESS) device_error("cuBLASLt does not start: {}", cublasLtGetStatusString(status));
+  if (status != CUBLAS_STATUS_SUCCESS) device_error("cuBLASLt does not start: {}", cublas_lt().status_string(status));
 }
 
-Products::~Products() { cublasLtDestroy(library_->handle); }
+Products::~Products() { cublas_lt().destroy(library_->handle); }
 
 Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
   Product p = product_of(gemm, views);
