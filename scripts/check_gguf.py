@@ -4,7 +4,7 @@
     check_gguf.py MODEL_DIR FILE.gguf
 
 Every matrix has the bytes that the package makes of the model's values in its type, where the package can write that
-type; in the K types, which it reads alone, the relative error is printed. Needs gguf, safetensors and torch.
+type; in the K types, which it reads alone, the relative error is printed. LongRope's divisors are the model's. Needs gguf, safetensors and torch.
 """
 import argparse
 import json
@@ -57,6 +57,14 @@ def main():
                     found = gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(values.shape)
                     error = float(np.sqrt(((found - values) ** 2).sum() / (values ** 2).sum()))
                     errors[tensor.tensor_type.name] = max(error, errors.get(tensor.tensor_type.name, 0))
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    for length in ("long", "short"):
+        if f"{length}_factor" not in scaling:
+            continue
+        divisors = np.array(scaling[f"{length}_factor"], dtype=np.float32)
+        tensor = tensors.pop(f"rope_factors_{length}.weight")
+        assert divisors.tobytes() == tensor.data.tobytes(), f"{tensor.name}: other bytes"
+        same += 1
     left = sorted(set(tensors) - {"rope_freqs.weight"})
     assert not left, f"in the file alone: {left}"
     print(json.dumps({"same_bytes": same, "largest_errors": errors}))

@@ -19,6 +19,7 @@ import argparse
 import ctypes
 import enum
 import json
+import math
 import pathlib
 import struct
 import subprocess
@@ -208,32 +209,20 @@ def linears(architecture, biases, head_norms):
         yield "attn_k_norm.weight", f"self_attn.{key}.weight", (KV_HEADS, HEAD)
 
 
-def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=False, window=0, parts=0, head_norms=False,
-               growth=0, hybrid=False):
-    rng = np.random.default_rng(len(name))
-    path = folder / f"{name}.gguf"
-    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv([KV_HEADS] * layers if hybrid else KV_HEADS)
-    if hybrid:  # what llama.cpp's converter writes of a Granite 4 without Mamba layers too
-        writer.add_ssm_conv_kernel(4)
-        writer.add_rope_scaling_finetuned(True)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
-    if architecture in ("command-r", "cohere2"):
-        writer.add_layer_norm_eps(1e-5)
-        writer.add_logit_scale(0.0625)
-    elif architecture in ("stablelm", "nemotron", "starcoder2"):
-        writer.add_layer_norm_eps(1e-5)
-    else:
-        writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    if window:
+# Context, original context, and the divisors of rotary frequencies for texts beyond it and up to it.
+LONG_ROPE = (128, 64, [1.0, 1.6, 5.0, 16.0], [1.0, 1.05, 1.2, 1.5])
+
+
+def add_positions(writer, architecture, layers, window, growth, long_rope):
+    """Windows and how rotary frequencies are scaled."""
+    if window or long_rope:
         writer.add_sliding_window(window)
+    if long_rope:
+        longest, original, longer, shorter = LONG_ROPE
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(longest / original) / math.log(original)))
+        for tensor, divisors in (("long", longer), ("short", shorter)):
+            writer.add_tensor(f"rope_factors_{tensor}.weight", np.array(divisors, dtype=np.float32))
     if window and architecture in ("olmo2", "exaone4"):
         writer.add_sliding_window_pattern([(layer + 1) % 4 != 0 for layer in range(layers)])
     if growth:
@@ -252,6 +241,34 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
         writer.add_rope_scaling_yarn_beta_slow(1.0)
     if architecture in ("glm4", "chatglm", "stablelm", "nemotron", "phi3"):
         writer.add_rope_dimension_count(HEAD // 2)
+
+
+def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=False, window=0, parts=0, head_norms=False,
+               growth=0, hybrid=False, long_rope=False):
+    rng = np.random.default_rng(len(name))
+    path = folder / f"{name}.gguf"
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts)
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv([KV_HEADS] * layers if hybrid else KV_HEADS)
+    if hybrid:  # what llama.cpp's converter writes of a Granite 4 without Mamba layers too
+        writer.add_ssm_conv_kernel(4)
+        writer.add_rope_scaling_finetuned(True)
+    if not long_rope:  # of Phi-3 llama.cpp's converter writes no size of a head
+        writer.add_key_length(HEAD)
+        writer.add_value_length(HEAD)
+    if architecture in ("command-r", "cohere2"):
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_logit_scale(0.0625)
+    elif architecture in ("stablelm", "nemotron", "starcoder2"):
+        writer.add_layer_norm_eps(1e-5)
+    else:
+        writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    add_positions(writer, architecture, layers, window, growth, long_rope)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(40.0)
         writer.add_final_logit_softcapping(20.0)
@@ -405,6 +422,7 @@ def main():
     make_model(folder, "command_r", "command-r", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0])
     make_model(folder, "cohere2", "cohere2", lambda w: byte_tokenizer(w, "command-r"), [Type.Q8_0], layers=4, window=7)
     make_model(folder, "phi3", "phi3", piece_tokenizer, [Type.Q8_0], window=7)
+    make_model(folder, "phi4_mini", "phi3", lambda w: byte_tokenizer(w, "gpt-4o"), [Type.Q8_0], long_rope=True)
     make_model(folder, "chatglm", "chatglm", lambda w: byte_tokenizer(w, "glm4"), [Type.Q8_0], biases=True)
     make_model(folder, "arcee", "arcee", lambda w: byte_tokenizer(w, "llama-bpe"), [Type.Q8_0])
     make_model(folder, "stablelm", "stablelm", lambda w: byte_tokenizer(w, "stablelm2"), [Type.Q8_0], biases=True)

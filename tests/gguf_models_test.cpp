@@ -75,9 +75,9 @@ class GgufModel : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(All, GgufModel,
                          testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma2",
                                          "gemma3", "split", "olmo2", "olmo3", "exaone4", "exaone4_window", "glm4",
-                                         "hunyuan", "command_r", "cohere2", "phi3", "chatglm", "arcee", "stablelm",
-                                         "nemotron", "ernie4_5", "seed_oss", "command_r_plus", "stablelm_12b",
-                                         "granite4", "ministral3", "mistral_small", "starcoder2"));
+                                         "hunyuan", "command_r", "cohere2", "phi3", "phi4_mini", "chatglm", "arcee",
+                                         "stablelm", "nemotron", "ernie4_5", "seed_oss", "command_r_plus",
+                                         "stablelm_12b", "granite4", "ministral3", "mistral_small", "starcoder2"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -106,6 +106,7 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
                                                                            {"command_r", "CohereForCausalLM"},
                                                                            {"cohere2", "Cohere2ForCausalLM"},
                                                                            {"phi3", "Phi3ForCausalLM"},
+                                                                           {"phi4_mini", "Phi3ForCausalLM"},
                                                                            {"chatglm", "GlmForCausalLM"},
                                                                            {"arcee", "ArceeForCausalLM"},
                                                                            {"stablelm", "StableLmForCausalLM"},

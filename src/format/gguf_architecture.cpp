@@ -108,6 +108,7 @@ constexpr std::array<GgufArchitecture, 23> kArchitectures{{
     {.name = "phi3",
      .model_type = "phi3",
      .class_name = "Phi3ForCausalLM",
+     .has_long_rope = true,
      .fused_gate_up = true,
      .fused_qkv = true,
      .whole_heads = true,

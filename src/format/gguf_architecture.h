@@ -34,6 +34,7 @@ struct GgufArchitecture {
   bool has_biases = false;        // always has biases on all linears
   bool may_have_biases = false;   // may have them
   bool has_rope_factors = false;  // may have a tensor of what each rotary frequency is divided by
+  bool has_long_rope = false;     // may have two such tensors, one for texts beyond the original length
   bool gemma = false;             // files hold gains, the model what they are more than 1
   GgufNorms norms = {};
   bool joint_head_norms = false;  // norms of q and k take all heads as one row
@@ -119,7 +120,9 @@ struct GgufTensorName {
   Shape stored_shape() const { return stored_rows > 0 ? Shape{stored_rows, shape.cols()} : shape; }
 };
 
-inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
+inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight",
+                                  kGgufLongRopeFactors = "rope_factors_long.weight",
+                                  kGgufShortRopeFactors = "rope_factors_short.weight";
 
 // Returns tensors in the order in which llama.cpp's converter walks a model: embedding, layers, final norm, head.
 std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes);

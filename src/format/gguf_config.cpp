@@ -26,7 +26,7 @@ const GgufArchitecture& architecture_of(const GgufHeader& header) {
 constexpr std::string_view kRopeDimension = "rope.dimension_count";
 
 // Lists keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
-constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
+constexpr std::array<std::string_view, 26> kKnownKeys{"context_length",
                                                       "embedding_length",
                                                       "feed_forward_length",
                                                       "block_count",
@@ -44,6 +44,7 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.freq_base",
                                                       "rope.scaling.type",
                                                       "rope.scaling.factor",
+                                                      "rope.scaling.attn_factor",
                                                       "rope.scaling.original_context_length",
                                                       "rope.scaling.finetuned",
                                                       "rope.scaling.yarn_ext_factor",
@@ -86,18 +87,29 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   const std::string window = key("attention.sliding_window");
   if (!kind.passes_over_windows && kind.full_interval == 0 && header.integer(window, 0, INT64_MAX, 0) != 0)
     header.fail(window, "0 or nothing");
+  const std::string factor = key("rope.scaling.attn_factor");
+  if (header.number(factor, 1.0) == 1) return;
+  if (!kind.has_long_rope) header.fail(factor, "1 or nothing");
+  if (!header.find(kGgufLongRopeFactors))
+    header.fail(factor, fmt::format("1 or nothing without tensor '{}'", kGgufLongRopeFactors));
 }
 
-// Returns the rotary frequencies' scaling as in config.json; null for none.
+// Returns the rotary frequencies' scaling as in config.json; null for none, and for the one that tensors say.
 OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind) {
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.rope.{}", kind.name, suffix); };
   // A factor without a type is a linear one.
   const std::string type_key = key("scaling.type"), type = header.string(type_key, "linear");
   if (type == "none") return {};
-  if (type != "linear" && type != "yarn") header.fail(type_key, "\"none\", \"linear\" or \"yarn\"");
+  const bool long_rope = type == "longrope" && kind.has_long_rope;
+  if (type != "linear" && type != "yarn" && !long_rope)
+    header.fail(type_key,
+                fmt::format("\"none\", \"linear\"{} or \"yarn\"", kind.has_long_rope ? ", \"longrope\"" : ""));
+  if (long_rope && !header.find(kGgufLongRopeFactors))
+    header.fail(type_key, fmt::format("tensor '{}' beside it", kGgufLongRopeFactors));
   const std::string factor_key = key(header.has(key("scaling.factor")) ? "scaling.factor" : "scale_linear");
   const double factor = header.number(factor_key, 1.0);
-  if (type == "linear" && (factor == 0 || factor == 1)) return {};
+  if (type != "yarn" && (factor == 0 || factor == 1)) return {};
+  if (long_rope) header.fail(factor_key, "1 or nothing beside \"longrope\"");
   if (factor < 1) header.fail(factor_key, "a factor of at least 1");
   OrderedJson scaling{{"rope_type", type}, {"factor", factor}};
   if (type == "linear") return scaling;

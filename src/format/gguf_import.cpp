@@ -17,12 +17,15 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 constexpr uint64_t kChunkValues = 1 << 20;  // values converted at a time
 
 // Checks that every tensor of the model is in the file with its shape, and that the file holds nothing else.
 void check_tensors(const GgufHeader& header, const GgufArchitecture& kind, const std::vector<GgufTensorName>& names) {
   std::set<std::string_view> used;
   if (kind.has_rope_factors) used.insert(kGgufRopeFactors);
+  if (kind.has_long_rope) used.insert({kGgufLongRopeFactors, kGgufShortRopeFactors});
   for (const GgufTensorName& name : names) {
     const GgufTensor* tensor = header.find(name.gguf);
     if (!tensor)
@@ -94,24 +97,79 @@ class Converter {
   std::vector<float> row_;
 };
 
-// Infers llama3 scaling, for which GGUF has no key: it stores the divisor of each frequency.
-std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const std::vector<File>& in,
-                                                 const HfConfig& config) {
-  const GgufTensor* tensor = header.find(kGgufRopeFactors);
-  if (!tensor) return std::nullopt;
-  const int64_t pairs = config.head_dim / 2;
-  if (tensor->shape != std::vector<int64_t>{pairs} || tensor->type != GgufType::F32) {
-    user_error("{}, tensor '{}': found [{}] of type {}, expected [{}] of type F32", header.source(), kGgufRopeFactors,
-               fmt::join(tensor->shape, ", "), name(tensor->type), pairs);
+// Returns a tensor of what each rotary frequency is divided by.
+std::vector<float> read_rope_factors(const GgufHeader& header, const std::vector<File>& in, const GgufTensor& tensor,
+                                     int64_t pairs) {
+  if (tensor.shape != std::vector<int64_t>{pairs} || tensor.type != GgufType::F32) {
+    user_error("{}, tensor '{}': found [{}] of type {}, expected [{}] of type F32", header.source(), tensor.name,
+               fmt::join(tensor.shape, ", "), name(tensor.type), pairs);
   }
   std::vector<float> factors(static_cast<size_t>(pairs));
-  in[tensor->file].read(tensor->offset, std::as_writable_bytes(std::span(factors)));
+  in[tensor.file].read(tensor.offset, std::as_writable_bytes(std::span(factors)));
+  return factors;
+}
+
+// Refuses a scaling that keys say, where a tensor says another.
+void refuse_scaling_keys(const OrderedJson& json, const GgufHeader& header, const GgufArchitecture& kind,
+                         std::string_view tensor) {
+  if (json.contains("rope_scaling"))
+    header.fail(fmt::format("{}.rope.scaling.type", kind.name), fmt::format("\"none\" beside tensor '{}'", tensor));
+}
+
+// Adds llama3 scaling, for which GGUF has no key: it stores the divisor of each frequency.
+void add_llama3_scaling(OrderedJson& json, const GgufHeader& header, const std::vector<File>& in,
+                        const GgufArchitecture& kind, const HfConfig& config) {
+  const GgufTensor* tensor = kind.has_rope_factors ? header.find(kGgufRopeFactors) : nullptr;
+  if (!tensor) return;
+  const std::vector<float> factors = read_rope_factors(header, in, *tensor, config.head_dim / 2);
   const auto scaling = llama3_scaling_of(factors, config.rope.theta);
   if (!scaling)
     user_error(
         "{}, tensor '{}': found divisors from {} to {} that no scaling of Llama 3.1's kind has, expected such a one",
         header.source(), kGgufRopeFactors, std::ranges::min(factors), std::ranges::max(factors));
-  return scaling;
+  refuse_scaling_keys(json, header, kind, kGgufRopeFactors);
+  json["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", scaling->factor},
+                          {"low_freq_factor", scaling->low_freq_factor},
+                          {"high_freq_factor", scaling->high_freq_factor},
+                          {"original_max_position_embeddings", static_cast<int64_t>(scaling->original_max_position)}};
+}
+
+// Returns the divisors of a model with LongRope.
+std::vector<float> read_long_rope_factors(const GgufHeader& header, const std::vector<File>& in,
+                                          std::string_view tensor, int64_t pairs) {
+  const GgufTensor* found = header.find(tensor);
+  if (!found)
+    user_error("{}: tensor '{}' is missing, expected it and '{}' or neither", header.source(), tensor,
+               tensor == kGgufLongRopeFactors ? kGgufShortRopeFactors : kGgufLongRopeFactors);
+  std::vector<float> factors = read_rope_factors(header, in, *found, pairs);
+  for (const float factor : factors)
+    if (!(factor > 0 && factor < kMaxRopeFactor))
+      user_error("{}, tensor '{}': found {}, expected divisors above 0 and below {}", header.source(), tensor, factor,
+                 kMaxRopeFactor);
+  return factors;
+}
+
+// Adds LongRope, of which GGUF has the divisors as tensors and the rest as keys. It is spelt as in Phi-3's own files,
+// which transformers 4 reads as well.
+void add_long_rope(OrderedJson& json, const GgufHeader& header, const std::vector<File>& in,
+                   const GgufArchitecture& kind, const HfConfig& config) {
+  if (!kind.has_long_rope || (!header.find(kGgufLongRopeFactors) && !header.find(kGgufShortRopeFactors))) return;
+  refuse_scaling_keys(json, header, kind, kGgufLongRopeFactors);
+  const auto key = [&](std::string_view suffix) { return fmt::format("{}.rope.scaling.{}", kind.name, suffix); };
+  const int64_t pairs = (config.rope.dim > 0 ? config.rope.dim : config.head_dim) / 2;
+  const int64_t longest = json["max_position_embeddings"];
+  const int64_t original = header.integer(key("original_context_length"), 2, kMaxPosition, longest);
+  json["original_max_position_embeddings"] = original;
+  json["rope_scaling"] = {{"type", "longrope"},
+                          {"short_factor", read_long_rope_factors(header, in, kGgufShortRopeFactors, pairs)},
+                          {"long_factor", read_long_rope_factors(header, in, kGgufLongRopeFactors, pairs)}};
+  const double attention = header.number(key("attn_factor"), 1.0);
+  if (!(attention >= 0 && attention <= kMaxRopeFactor))
+    header.fail(key("attn_factor"), fmt::format("a number from 0 to {}", kMaxRopeFactor));
+  const double usual = longrope_attention_factor(static_cast<double>(longest) / static_cast<double>(original),
+                                                 static_cast<double>(original));
+  if (std::abs(attention - usual) > 1e-6 * usual) json["rope_scaling"]["attention_factor"] = attention;
 }
 
 // Returns how the values of the tensors are stored: "61 F32, 210 Q4_1".
@@ -137,7 +195,7 @@ std::vector<std::string> notes_on(const GgufHeader& header) {
 struct ReadableGguf {
   GgufHeader header;
   std::vector<File> in;
-  nlohmann::ordered_json config;
+  OrderedJson config;
   std::vector<GgufTensorName> names;
 };
 
@@ -146,7 +204,7 @@ ReadableGguf open_gguf(const fs::path& file) {
   GgufHeader header = read_gguf(files);
   std::vector<File> in;
   for (const fs::path& path : files) in.push_back(File::open_read(path, IoMode::Buffered));
-  auto json = nlohmann::ordered_json::parse(gguf_model_config(header));
+  auto json = OrderedJson::parse(gguf_model_config(header));
   const GgufArchitecture& kind = *find_gguf_architecture(header.string("general.architecture"));
   // The text is read back as any config is: sizes out of range are refused here, before anything is computed from them.
   const Json parsed = parse_json(json.dump(), file.string());
@@ -162,15 +220,8 @@ ReadableGguf open_gguf(const fs::path& file) {
                    "qk_layernorm", "use_parallel_residual"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
-  if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {
-    if (json.contains("rope_scaling"))
-      header.fail("llama.rope.scaling.type", fmt::format("\"none\" beside tensor '{}'", kGgufRopeFactors));
-    json["rope_scaling"] = {{"rope_type", "llama3"},
-                            {"factor", scaling->factor},
-                            {"low_freq_factor", scaling->low_freq_factor},
-                            {"high_freq_factor", scaling->high_freq_factor},
-                            {"original_max_position_embeddings", static_cast<int64_t>(scaling->original_max_position)}};
-  }
+  add_llama3_scaling(json, header, in, kind, config);
+  add_long_rope(json, header, in, kind, config);
   std::vector<GgufTensorName> names = gguf_tensor_names(
       {.architecture = &kind,
        .hidden = config.hidden_size,

@@ -11,7 +11,7 @@
 namespace snug {
 namespace {
 
-constexpr double kMaxFactor = 1e4, kMaxLength = 1e12;
+constexpr double kMaxLength = 1e12;
 
 constexpr std::array kTypes{std::pair{std::string_view("default"), RopeType::Default},
                             std::pair{std::string_view("linear"), RopeType::Linear},
@@ -38,8 +38,8 @@ int64_t rotary_dim(const JsonObject& object, int64_t head_dim, double usual) {
 }
 
 void parse_llama3(const JsonObject& rope, RopeParameters& out) {
-  out.low_freq_factor = rope.number("low_freq_factor", 1e-3, kMaxFactor);
-  out.high_freq_factor = rope.number("high_freq_factor", 1e-3, kMaxFactor);
+  out.low_freq_factor = rope.number("low_freq_factor", 1e-3, kMaxRopeFactor);
+  out.high_freq_factor = rope.number("high_freq_factor", 1e-3, kMaxRopeFactor);
   if (out.high_freq_factor <= out.low_freq_factor)
     rope.fail("high_freq_factor", fmt::format("more than low_freq_factor, {}", out.low_freq_factor));
 }
@@ -49,18 +49,21 @@ void parse_yarn(const JsonObject& rope, RopeParameters& out) {
   out.beta_slow = rope.number("beta_slow", 1e-3, kMaxLength, out.beta_slow);
   if (out.beta_fast < out.beta_slow) rope.fail("beta_fast", fmt::format("at least beta_slow, {}", out.beta_slow));
   out.truncate = rope.boolean("truncate", true);
-  const double weight = rope.number("mscale", 0, kMaxFactor, 0), all = rope.number("mscale_all_dim", 0, kMaxFactor, 0);
+  const double weight = rope.number("mscale", 0, kMaxRopeFactor, 0),
+               all = rope.number("mscale_all_dim", 0, kMaxRopeFactor, 0);
   const double usual = weight > 0 && all > 0
                            ? yarn_attention_factor(out.factor, weight) / yarn_attention_factor(out.factor, all)
                            : yarn_attention_factor(out.factor);
-  out.attention_factor = rope.number("attention_factor", 0, kMaxFactor, usual);
+  out.attention_factor = rope.number("attention_factor", 0, kMaxRopeFactor, usual);
 }
 
 std::vector<double> factors(const JsonObject& rope, std::string_view key, int64_t pairs) {
   const std::string expected = fmt::format("a list of {} numbers above 0, one for each pair of a head", pairs);
   if (!rope.has(key)) rope.fail(key, expected);
   const Json& list = rope.at(key);
-  const auto good = [](const Json& v) { return v.is_number() && v.get<double>() > 0 && v.get<double>() < kMaxFactor; };
+  const auto good = [](const Json& v) {
+    return v.is_number() && v.get<double>() > 0 && v.get<double>() < kMaxRopeFactor;
+  };
   if (!list.is_array() || std::ssize(list) != pairs || !std::ranges::all_of(list, good)) rope.fail(key, expected);
   return list.get<std::vector<double>>();
 }
@@ -68,8 +71,8 @@ std::vector<double> factors(const JsonObject& rope, std::string_view key, int64_
 void parse_longrope(const JsonObject& rope, int64_t dim, RopeParameters& out) {
   out.short_factor = factors(rope, "short_factor", dim / 2);
   out.long_factor = factors(rope, "long_factor", dim / 2);
-  const double usual = out.factor <= 1 ? 1 : std::sqrt(1 + std::log(out.factor) / std::log(out.original_max_position));
-  out.attention_factor = rope.number("attention_factor", 0, kMaxFactor, usual);
+  out.attention_factor = rope.number("attention_factor", 0, kMaxRopeFactor,
+                                     longrope_attention_factor(out.factor, out.original_max_position));
 }
 
 }  // namespace
@@ -80,6 +83,10 @@ std::string_view name(RopeType type) {
 
 double yarn_attention_factor(double scale, double weight) {
   return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1;
+}
+
+double longrope_attention_factor(double scale, double original_length) {
+  return scale <= 1 ? 1 : std::sqrt(1 + std::log(scale) / std::log(original_length));
 }
 
 bool has_rope_by_layers(const JsonObject& config) {
@@ -139,7 +146,7 @@ RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults
   const std::optional<double> ratio =
       by_lengths ? std::optional(std::max(1.0, static_cast<double>(max_position) / out.original_max_position))
                  : std::nullopt;
-  out.factor = rope.number("factor", 1, kMaxFactor, ratio);
+  out.factor = rope.number("factor", 1, kMaxRopeFactor, ratio);
   if (out.type == RopeType::Llama3) parse_llama3(rope, out);
   if (out.type == RopeType::Yarn) parse_yarn(rope, out);
   if (out.type == RopeType::LongRope) parse_longrope(rope, dim, out);

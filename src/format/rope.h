@@ -45,8 +45,14 @@ struct RopeDefaults {
   bool alpha = false;                // type dynamic with a key `alpha` enlarges theta by it once, for all lengths
 };
 
+// The largest factor of a length, a frequency or attention that is read.
+inline constexpr double kMaxRopeFactor = 1e4;
+
 // Returns the factor of cos and sin by which Yarn makes attention sharper: 0.1 weight ln(scale) + 1.
 double yarn_attention_factor(double scale, double weight = 1);
+// Returns LongRope's, sqrt(1 + ln(scale) / ln(length)), of an original length and of how many times as long texts may
+// be.
+double longrope_attention_factor(double scale, double original_length);
 
 // Returns the type as configurations spell it: "default", "llama3".
 std::string_view name(RopeType type);

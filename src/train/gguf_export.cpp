@@ -160,12 +160,15 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
     writer.add(key("rope.scaling.type"), name(spec.rope.type));
     writer.add_f32(key("rope.scaling.factor"), spec.rope.factor);
   }
-  if (spec.rope.type == RopeType::Yarn) {
+  if (spec.rope.type == RopeType::LongRope) writer.add_f32(key("rope.scaling.attn_factor"), spec.rope.attention_factor);
+  if (spec.rope.type == RopeType::LongRope || spec.rope.type == RopeType::Yarn)
     writer.add_u32(key("rope.scaling.original_context_length"), static_cast<uint64_t>(spec.rope.original_max_position));
+  if (spec.rope.type == RopeType::Yarn) {
     writer.add_f32(key("rope.scaling.yarn_beta_fast"), spec.rope.beta_fast);
     writer.add_f32(key("rope.scaling.yarn_beta_slow"), spec.rope.beta_slow);
   }
-  if (const int64_t window = spec.layers[0].window)
+  // A Phi without a window says so, as llama.cpp's converter has it: older versions of llama.cpp expect the key.
+  if (const int64_t window = spec.layers[0].window; window != 0 || kind == "phi3")
     writer.add_u32(key("attention.sliding_window"), static_cast<uint64_t>(window));
   if (spec.rope.query_growth != 0) writer.add_f32(key("attention.temperature_scale"), spec.rope.query_growth);
   if (const double weight = gguf_yarn_log_multiplier(spec.rope); weight != 0)
@@ -265,13 +268,13 @@ std::vector<std::string> export_gguf_model(const ModelConfig& config, const fs::
   GgufWriter writer;
   add_metadata(writer, config.spec, sizes, file_type, title);
   std::vector<std::string> notes = add_gguf_tokenizer(writer, files, sizes.vocabulary, config.end_tokens);
-  const std::vector<float> factors = gguf_rope_factors(config.spec);
+  const std::vector<GgufRopeFactors> rope_factors = gguf_rope_factors(config.spec);
   std::vector<GgufType> types;
   for (const GgufTensorName& tensor : names) {
     types.push_back(gguf_tensor_type(file_type, tensor, sizes));
     writer.add_tensor(tensor.gguf, tensor.shape, types.back());
   }
-  if (!factors.empty()) writer.add_tensor(kGgufRopeFactors, {static_cast<int64_t>(factors.size())}, GgufType::F32);
+  for (const auto& [tensor, factors] : rope_factors) writer.add_tensor(tensor, {std::ssize(factors)}, GgufType::F32);
   const GgufLayout layout = writer.layout();
   File out = File::create(file, IoMode::Buffered);
   out.allocate(layout.file_bytes, heartbeat);
@@ -279,13 +282,20 @@ std::vector<std::string> export_gguf_model(const ModelConfig& config, const fs::
   for (size_t i = 0; i < names.size(); ++i) {
     write_tensor(ModelRows(index, names[i]), names[i], types[i], out, layout.offset[i], heartbeat);
   }
-  if (!factors.empty()) out.write(layout.offset.back(), std::as_bytes(std::span(factors)));
+  for (size_t i = 0; i < rope_factors.size(); ++i)
+    out.write(layout.offset[names.size() + i], std::as_bytes(std::span(rope_factors[i].factors)));
   out.sync();
   notes.insert(notes.begin(), types_note(types));
   if (!left_out.empty()) notes.push_back(left_out);
-  if (config.spec.layers[0].window != 0 && sizes.architecture->passes_over_windows)
-    notes.push_back(fmt::format("llama.cpp attends to all tokens, the model to the last {}: longer texts differ",
-                                config.spec.layers[0].window));
+  const int64_t window = config.spec.layers[0].window;
+  if (window != 0 && window < config.spec.positions && sizes.architecture->passes_over_windows)
+    notes.push_back(
+        fmt::format("llama.cpp attends to all tokens, the model to the last {}: longer texts differ", window));
+  if (config.spec.rope.type == RopeType::LongRope)
+    notes.push_back(
+        fmt::format("llama.cpp takes the rotary embedding of long texts for all texts where its context (-c; num_ctx "
+                    "in Ollama) has more than {} tokens, and that of short ones for all otherwise",
+                    config.spec.rope.original_max_position));
   return notes;
 }
 

@@ -20,18 +20,21 @@ bool has_unit_factor(const RopeParameters& yarn, const GgufArchitecture& kind) {
 void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const std::string& source) {
   const bool known = rope.type == RopeType::Default || rope.type == RopeType::Linear ||
                      (rope.type == RopeType::Llama3 && kind.has_rope_factors) ||
+                     (rope.type == RopeType::LongRope && kind.has_long_rope) ||
                      (rope.type == RopeType::Yarn && (has_default_factor(rope) || has_unit_factor(rope, kind)));
   if (rope.query_growth != 0 && rope.type != RopeType::Yarn)
     user_error("{}: found queries that grow with rope scaling of type {}, expected yarn in GGUF's {}", source,
                name(rope.type), kind.name);
-  if (rope.type == RopeType::LongRope)
-    user_error(
-        "{}: found rope scaling of type longrope, which is not written to GGUF files yet; llama.cpp's converter does",
-        source);
   if (!known)
     user_error("{}: found rope scaling of type {}{}, which GGUF's {} has no form for", source, name(rope.type),
                rope.type == RopeType::Yarn ? " with an attention factor of its own or borders within pairs" : "",
                kind.name);
+  const double original = rope.original_max_position;
+  if ((rope.type == RopeType::LongRope || rope.type == RopeType::Yarn) &&
+      (original != std::floor(original) || original > UINT32_MAX))
+    user_error(
+        "{}, key 'original_max_position_embeddings': found {}, expected a whole number of 32 bits in a GGUF file",
+        source, original);
 }
 
 // Refuses layers with a window whose rotary embedding is not a plain one of this base.
@@ -135,10 +138,18 @@ double gguf_yarn_log_multiplier(const RopeParameters& rope) {
   return rope.type == RopeType::Yarn && !has_default_factor(rope) ? 1 : 0;
 }
 
-std::vector<float> gguf_rope_factors(const ModelSpec& spec) {
-  if (spec.rope.type != RopeType::Llama3) return {};
-  const std::vector<double> factors = llama3_rope_factors(spec.rope, spec.layers.at(0).heads.dim);
-  return std::vector<float>(factors.begin(), factors.end());
+std::vector<GgufRopeFactors> gguf_rope_factors(const ModelSpec& spec) {
+  std::vector<GgufRopeFactors> tensors;
+  const auto add = [&](std::string_view tensor, const std::vector<double>& factors) {
+    tensors.push_back({tensor, std::vector<float>(factors.begin(), factors.end())});
+  };
+  if (spec.rope.type == RopeType::Llama3)
+    add(kGgufRopeFactors, llama3_rope_factors(spec.rope, spec.layers.at(0).heads.dim));
+  if (spec.rope.type == RopeType::LongRope) {
+    add(kGgufLongRopeFactors, spec.rope.long_factor);
+    add(kGgufShortRopeFactors, spec.rope.short_factor);
+  }
+  return tensors;
 }
 
 }  // namespace snug

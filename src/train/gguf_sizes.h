@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "format/gguf_architecture.h"
@@ -16,7 +17,14 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
 // Returns the weight in Yarn's formula of what cosine and sine are divided by; 0: they are not.
 double gguf_yarn_log_multiplier(const RopeParameters& rope);
 
-// Returns the divisor of each rotary frequency; empty where frequencies are not divided.
-std::vector<float> gguf_rope_factors(const ModelSpec& spec);
+// A tensor of what each rotary frequency is divided by.
+struct GgufRopeFactors {
+  std::string_view tensor;
+  std::vector<float> factors;
+};
+
+// Returns the divisors of rotary frequencies: of Llama 3.1's scaling one tensor, of LongRope one for long texts and one
+// for others; none where frequencies are not divided by tensors.
+std::vector<GgufRopeFactors> gguf_rope_factors(const ModelSpec& spec);
 
 }  // namespace snug

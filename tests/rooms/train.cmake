@@ -26,6 +26,7 @@ snug_test(lion_test ROOMS train)
 snug_test(schedule_free_test ROOMS train)
 snug_test(fingerprint_test ROOMS train)
 snug_test(gguf_export_test ROOMS train)
+snug_test(gguf_long_rope_test ROOMS train)
 snug_test(gguf_wholes_test ROOMS train)
 snug_test(smollm2_test ROOMS cli)
 target_compile_definitions(smollm2_test PRIVATE
