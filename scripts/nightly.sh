@@ -9,6 +9,7 @@
 #   images       a small model that learns to name drawings (scripts/demo_images.sh)
 #   gguf         a real model as a GGUF file, evaluated as by transformers, and trained (scripts/check_real_gguf.py)
 #   packages     a wheel, a tarball and a Debian package, each installed and used (scripts/check_packages.sh)
+#   documents    the commands that README.md and docs/ show (scripts/check_doc_commands.py)
 #   preferences  DPO of a real model, looked at by held-out pairs (scripts/demo_preferences.sh)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -60,6 +61,10 @@ check_packages() {
   scripts/check_packages.sh
 }
 
+check_documents() {
+  python3 scripts/check_doc_commands.py --snug "$snug" --out "$out/documents"
+}
+
 check_preferences() {
   scripts/demo_preferences.sh
 }
@@ -67,7 +72,7 @@ check_preferences() {
 cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release --target snug
 failed=()
-[ $# -gt 0 ] || set -- tokenizers llama images gguf packages preferences
+[ $# -gt 0 ] || set -- tokenizers llama images gguf packages documents preferences
 for part in "$@"; do
   printf '\n-- %s\n' "$part"
   # In a shell of its own, in which the first command that fails ends the part.
