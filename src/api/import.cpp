@@ -121,7 +121,8 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
   JobSpec spec;
   spec.model = config.spec;
   spec.numerics.seed = base.seed;
-  spec.rules.adapter = read_peft_config(adapter);
+  const AdapterFiles files = open_adapter(adapter, spec.model.embedding, spec.model.head);
+  spec.rules.adapter = files.config;
   SourceRequest request{options.model, options.init == "random", base.seed, std::nullopt, config.prediction_layers};
   fit_to_rules(spec.model, spec.rules);
   request.head_is_embedding = config.spec.tied && !spec.model.tied;
@@ -132,7 +133,6 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
                                        adapter.string(), name(spec.rules.adapter->init));
   if (spec.sources.assumed) user_error("{}, expected these in {}", what, options.model);
   place_initial_halves(spec, base);
-  const AdapterFiles files = open_adapter(adapter, spec.model.embedding, spec.model.head);
   std::vector<fs::path> all = files.index.files();
   for (const auto& entry : fs::directory_iterator(adapter))
     if (entry.is_regular_file() && std::ranges::count(all, entry.path()) == 0) all.push_back(entry.path());

@@ -95,8 +95,8 @@ void write_tensor(const ModelRows& source, const GgufTensorName& tensor, GgufTyp
 // Gives names, and that of the head, the spelling that the files of a model of texts and images have.
 void spell_as_files_do(const SafetensorsIndex& index, std::vector<GgufTensorName>& names, std::string& head) {
   const std::string embedding = names[0].hugging_face;
-  if (!is_multimodal(embedding) || index.find(embedding)) return;
-  for (const FileSpelling& spelt : file_spellings()) {
+  if (index.find(embedding)) return;
+  for (const Spelling& spelt : spellings_of(embedding)) {
     if (!index.find(spelt(embedding))) continue;
     for (GgufTensorName& name : names) name.hugging_face = spelt(name.hugging_face);
     head = spelt(head);
