@@ -468,6 +468,29 @@ TEST(GgufAdapter, OneAlphaHoldsForUnevenScales) {
   }
 }
 
+// A scale of 0 is halves B of zeros: llama.cpp takes an alpha of 0 for a scale of 1.
+TEST(GgufAdapter, ScalesOfZeroAreWrittenAsZeros) {
+  for (const char* patterns : {R"({"q_proj": 0, "down_proj": 0})", R"({".*": 0})"}) {
+    const TempDirectory directory;
+    const fs::path adapter = directory.path() / "adapter", file = directory.path() / "x.gguf";
+    fs::copy(kAdapters / "plain", adapter);
+    auto config = nlohmann::json::parse(read_text(adapter / "adapter_config.json", 100000));
+    config["alpha_pattern"] = nlohmann::json::parse(patterns);
+    write_text(adapter / "adapter_config.json", config.dump());
+    export_gguf_adapter(read_model_config(kAdapters / "own_head"), kAdapters / "own_head", adapter, file);
+    const GgufHeader header = read_gguf({file});
+    EXPECT_GT(header.number("adapter.lora.alpha"), 0);
+    const auto has_numbers = [&](const char* name) {
+      const std::vector<float> values = values_of(file, *header.find(name));
+      return std::ranges::any_of(values, [](float value) { return value != 0; });
+    };
+    EXPECT_FALSE(has_numbers("blk.0.attn_q.weight.lora_b"));
+    EXPECT_FALSE(has_numbers("blk.1.ffn_down.weight.lora_b"));
+    EXPECT_EQ(has_numbers("blk.0.attn_v.weight.lora_b"), std::string_view(patterns) != R"({".*": 0})");
+    EXPECT_TRUE(has_numbers("blk.0.attn_q.weight.lora_a"));
+  }
+}
+
 TEST(GgufAdapter, RefusesWhatIsMoreThanItsLinears) {
   const TempDirectory directory;
   const auto refused = [&](const char* adapter, const char* base, std::string_view part) {

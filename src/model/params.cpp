@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "format/peft_tensors.h"
 
 namespace snug {
@@ -479,6 +480,13 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
 
 namespace {
 
+// Returns whether a name is that of the model's head or embedding.
+bool is_of_vocabulary(const ModelSpec& model, std::string_view name) {
+  return std::ranges::any_of(std::array{model.embedding, model.head}, [&](std::string_view param) {
+    return ends_path(param.substr(0, param.rfind('.')), name);
+  });
+}
+
 // Returns patterns that fit our paths of linears as these fit theirs.
 template <class T>
 std::vector<std::pair<Pattern, T>> respelt(const std::vector<std::pair<Pattern, T>>& patterns,
@@ -518,7 +526,11 @@ PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std:
           return std::ranges::any_of(paths.second,
                                      [&](const std::string& path) { return ends_path(adapter.spelling(path), name); });
         }))
-      user_error("adapter's target '{}': found no such linear in the model, expected names among {}", name,
+      user_error("adapter's target '{}': found {}, expected names among {}", name,
+                 is_of_vocabulary(model, name) ? fmt::format("the head or the embedding, adapters of which are not "
+                                                             "supported yet ({} {} trains it whole)",
+                                                             option_name("modules_to_save"), name)
+                                               : "no such linear in the model",
                  fmt::join(linear_names(model), ", "));
   PeftConfig plain = adapter;
   plain.layers_pattern.clear();  // what is adapted has been found: no other number stands in a path
