@@ -178,7 +178,7 @@ class Check:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--snug", type=pathlib.Path, default=pathlib.Path("build/cpu-release/snug"))
+    parser.add_argument("--snug", type=lambda path: pathlib.Path(path).resolve(), default="build/cpu-release/snug")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/nightly/adapters"))
     parser.add_argument("--only", default="", help="kinds whose names have this in them")
     options = parser.parse_args()

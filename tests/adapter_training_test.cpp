@@ -207,6 +207,11 @@ TEST(AdapterTraining, RulesThatMeanNothingAreRefused) {
   expect_refused(with("lora_rank_pattern", "q_proj"), "found 'q_proj', expected NAME=NUMBER");
   expect_refused(with("lora_alpha_pattern", "q_proj=0"), "expected NAME=NUMBER");
   expect_refused(with("lora_layers", "1-2"), "of layers 0 to 1");
+  for (const char* whole : {"lm_head", "embed_tokens"})
+    expect_refused(with("lora_targets", whole),
+                   fmt::format("target '{}': found the head or the embedding, adapters of which are not supported yet "
+                               "(--modules-to-save {} trains it whole), expected names among",
+                               whole, whole));
   expect_refused(with("modules_to_save", "head"), "modules_to_save: 'head' names none");
   expect_refused(with("train_modules", "norm"), "--method lora trains adapters");
   expect_refused(with("freeze", "layers.7", "full"), "freeze: 'layers.7' names none");

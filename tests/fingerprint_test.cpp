@@ -145,7 +145,7 @@ TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
   expect_every_member_visited(RopeParameters{}, {});
   expect_every_member_visited(PeftConfig{},
                               {"base_model", "target_expression", "exclude_modules", "layers_pattern", "bias",
-                               "trainable_token_indices"});  // plain_adapter() leaves none of the last five
+                               "trainable_token_indices", "spelling"});  // plain_adapter() leaves none of the last six
   expect_every_member_visited(ParamRules{}, {"adapter, whose fields are added by themselves"});
   expect_every_member_visited(Numerics{}, {});
   expect_every_member_visited(ObjectiveOptions{}, {});

@@ -251,8 +251,6 @@ TEST(GgufExportRefusals, NameWhatHasNoForm) {
     return result;
   };
   EXPECT_TRUE(refused("\"attention_bias\": false", "\"attention_bias\": true", "q_proj.bias"));
-  EXPECT_TRUE(refused("\"attention_bias\": false", "\"attention_bias\": false, \"partial_rotary_factor\": 0.5",
-                      "'partial_rotary_factor': found a rotary embedding of"));
   EXPECT_TRUE(refused("\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2", "model.layers.1."));
   fs::remove(model / "tokenizer.json");
   EXPECT_TRUE(refused("{", "{", "tokenizer.json"));
@@ -468,6 +466,29 @@ TEST(GgufAdapter, OneAlphaHoldsForUnevenScales) {
         EXPECT_NEAR(stored[i] * alpha / static_cast<double>(target.rank), b[i] * target.scale,
                     1e-6 * std::abs(b[i] * target.scale));
     }
+  }
+}
+
+// A scale of 0 is halves B of zeros: llama.cpp takes an alpha of 0 for a scale of 1.
+TEST(GgufAdapter, ScalesOfZeroAreWrittenAsZeros) {
+  for (const char* patterns : {R"({"q_proj": 0, "down_proj": 0})", R"({".*": 0})"}) {
+    const TempDirectory directory;
+    const fs::path adapter = directory.path() / "adapter", file = directory.path() / "x.gguf";
+    fs::copy(kAdapters / "plain", adapter);
+    auto config = nlohmann::json::parse(read_text(adapter / "adapter_config.json", 100000));
+    config["alpha_pattern"] = nlohmann::json::parse(patterns);
+    write_text(adapter / "adapter_config.json", config.dump());
+    export_gguf_adapter(read_model_config(kAdapters / "own_head"), kAdapters / "own_head", adapter, file);
+    const GgufHeader header = read_gguf({file});
+    EXPECT_GT(header.number("adapter.lora.alpha"), 0);
+    const auto has_numbers = [&](const char* name) {
+      const std::vector<float> values = values_of(file, *header.find(name));
+      return std::ranges::any_of(values, [](float value) { return value != 0; });
+    };
+    EXPECT_FALSE(has_numbers("blk.0.attn_q.weight.lora_b"));
+    EXPECT_FALSE(has_numbers("blk.1.ffn_down.weight.lora_b"));
+    EXPECT_EQ(has_numbers("blk.0.attn_v.weight.lora_b"), std::string_view(patterns) != R"({".*": 0})");
+    EXPECT_TRUE(has_numbers("blk.0.attn_q.weight.lora_a"));
   }
 }
 

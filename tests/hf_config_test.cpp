@@ -388,7 +388,7 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
       {"num_experts", 8, "'num_experts': found 8"},
       {"num_local_experts", 8, "'num_local_experts'"},
       {"partial_rotary_factor", 0.02,
-       "'partial_rotary_factor': found 0.02, expected a share of the 64 elements of a head"},
+       "'partial_rotary_factor': found 0.02, expected 1 or nothing beside rope_type llama3"},
       {"rope_scaling", {{"type", "linear"}}, "key 'rope_scaling.factor' is missing"},
       {"rope_scaling", {{"type", "xpos"}, {"factor", 2.0}}, "'rope_scaling.type': found \"xpos\""},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 0.5}}, "'rope_scaling.factor': found 0.5"},

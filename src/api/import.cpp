@@ -119,7 +119,8 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
   JobSpec spec;
   spec.model = config.spec;
   spec.numerics.seed = base.seed;
-  spec.rules.adapter = read_peft_config(adapter);
+  const AdapterFiles files = open_adapter(adapter, spec.model.embedding, spec.model.head);
+  spec.rules.adapter = files.config;
   SourceRequest request{options.model, options.init == "random", base.seed, std::nullopt, config.prediction_layers};
   fit_to_rules(spec.model, spec.rules);
   request.head_is_embedding = config.spec.tied && !spec.model.tied;
@@ -130,7 +131,6 @@ fs::path import_adapter_to_cache(const JobConfig& options, const fs::path& adapt
                                        adapter.string(), name(spec.rules.adapter->init));
   if (spec.sources.assumed) user_error("{}, expected these in {}", what, options.model);
   place_initial_halves(spec, base);
-  const AdapterFiles files = open_adapter(adapter, spec.model.embedding, spec.model.head);
   require_halves(files, spec.table);  // before they are computed, which takes long
   const std::vector<std::string> others = side_files(adapter);
   std::vector<fs::path> all = files.index.files();

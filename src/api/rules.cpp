@@ -75,14 +75,15 @@ std::vector<int64_t> parse_layers(const std::vector<std::string>& entries, int64
 
 // Returns names for modules_to_save that mean these parameters to PEFT, which looks at the ends of texts, and to
 // options, which look at the parts of paths: `names` where both take them so, else paths of modules.
-std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<std::string>& names, bool as_peft) {
+std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<std::string>& names, bool as_peft,
+                                     const Spelling& spelling = {}) {
   std::vector<std::string> result;
   ModelSpec parted = model;
   parted.tied = false;
   const ParamTable table = full_parameters(parted, false);
   for (const std::string& name : names) {
     std::set<std::string> to_peft, chosen;
-    const PeftConfig one{.modules_to_save = {name}};
+    const PeftConfig one{.modules_to_save = {name}, .spelling = spelling};
     for (const ParamSpec& param : table.params)
       if (saves_whole(one, param.name)) to_peft.insert(param.name);
     try {
@@ -159,8 +160,7 @@ void drop_vain_patterns(const ModelSpec& model, PeftConfig& adapter) {
 
 // Refuses to continue an adapter that holds parts of a tower which the data leaves out, as what is trained would be
 // written without them; and one of the projector's linears.
-void refuse_parts_of_tower(const JobConfig& options, const ModelSpec& model) {
-  const AdapterFiles files = open_adapter(options.adapter, model.embedding, model.head);
+void refuse_parts_of_tower(const AdapterFiles& files, const JobConfig& options, const ModelSpec& model) {
   for (const ParamSpec& param : parameters_left_out(options, model, files.config))
     if (const auto found = files.tensors.find(param.name); found != files.tensors.end())
       user_error(
@@ -218,9 +218,10 @@ PeftConfig adapter_of(const JobConfig& options) {
   const bool tower = model.tower && !options.freeze_vision_tower;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
-    refuse_parts_of_tower(options, model);
-    PeftConfig adapter = plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
-    adapter.modules_to_save = saved_names(model, adapter.modules_to_save, true);
+    const AdapterFiles files = open_adapter(directory, model.embedding, model.head);
+    refuse_parts_of_tower(files, options, model);
+    PeftConfig adapter = plain_adapter(model, files.config, (directory / kPeftConfigFile).string());
+    adapter.modules_to_save = saved_names(model, adapter.modules_to_save, true, files.config.spelling);
     drop_vain_patterns(model, adapter);
     return named_in_full(adapter, model, true);
   }

@@ -25,7 +25,7 @@ set(FILES_SOURCES
     parquet_schema.cpp
     pattern.cpp
     peft.cpp
-    peft_tensors.cpp
+    peft_tensors.cpp spelling.cpp
     pickle.cpp
     quantization_config.cpp
     quantized_import.cpp
@@ -34,5 +34,6 @@ set(FILES_SOURCES
     rope.cpp
     safetensors.cpp
     side_files.cpp
+    spelling.cpp
     thrift.cpp
     torch_file.cpp)

@@ -34,6 +34,9 @@ constexpr std::array<std::string_view, 8> kSwitchKeys{
     "use_bidirectional_attention", "use_qk_norm",    "qk_norm", "qk_layernorm", "alibi",
     "use_parallel_residual",       "attention_bias", "mlp_bias"};
 
+// The share of a head that turns.
+constexpr const char* kShare = "partial_rotary_factor";
+
 // Families of models give these names to dropout, which matters only in training.
 constexpr std::array<std::string_view, 10> kDropoutKeys{
     "attention_dropout", "attn_dropout",      "attn_pdrop",     "resid_pdrop",         "residual_dropout",
@@ -182,12 +185,51 @@ void refuse_other_activations(const JsonObject& config, const HfFamily& family) 
   if (found != usual && found != other) config.fail(key, fmt::format("\"{}\"", usual));
 }
 
+bool owns(const HfFamily& family, std::string_view key) {
+  return std::ranges::find(family.own_keys, key) != family.own_keys.end();
+}
+
+// Takes the share of a head that turns off a configuration. Returns one that was not 1; null if there was none.
+Json take_share_off(Json& json) {
+  std::vector<Json*> places{&json};
+  for (const char* ropes : {"rope_parameters", "rope_scaling"}) {
+    if (!json.contains(ropes)) continue;
+    places.push_back(&json[ropes]);
+    for (const char* layers : {"full_attention", "sliding_attention"})
+      if (places.back()->is_object() && json[ropes].contains(layers)) places.push_back(&json[ropes][layers]);
+  }
+  Json found;
+  for (Json* place : places) {
+    if (!place->is_object() || !place->contains(kShare)) continue;
+    if (const Json& share = (*place)[kShare]; !share.is_null() && share != 1) found = share;
+    place->erase(kShare);
+  }
+  return found;
+}
+
+// Reads the rotary embedding as the family's class does: most turn whole heads, whatever share of them a file says,
+// where the embedding is the plain one; to a scaled one they cannot apply a share.
+RopeParameters parse_familys_rope(const JsonObject& config, const HfFamily& family, HfConfig& result) {
+  const RopeDefaults defaults{family.rope_theta, family.partial_rotary_factor, family.original_max_position,
+                              family.rope_alpha};
+  if (owns(family, kShare)) return parse_rope(config, defaults, result.head_dim, result.max_position);
+  Json whole = config.value();
+  const Json share = take_share_off(whole);
+  const RopeParameters rope =
+      parse_rope(JsonObject(whole, config.source()), defaults, result.head_dim, result.max_position);
+  if (share.is_null()) return rope;
+  if (rope.type != RopeType::Default)
+    user_error("{}, key '{}': found {}, expected 1 or nothing beside rope_type {}: a {} turns whole heads",
+               config.source(), kShare, share.dump(), name(rope.type), family.model_type);
+  result.notes.push_back(fmt::format("config.json: passed over, as transformers does: {} {}; a {} turns whole heads",
+                                     kShare, share.dump(), family.model_type));
+  return rope;
+}
+
 void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
   refuse_other_activations(config, family);
   // Whether a key is there and no business of the family's own.
-  const auto stray = [&](std::string_view key) {
-    return config.has(key) && std::ranges::find(family.own_keys, key) == family.own_keys.end();
-  };
+  const auto stray = [&](std::string_view key) { return config.has(key) && !owns(family, key); };
   if (stray("rope_parameters") && has_rope_by_layers(config)) config.fail("rope_parameters", "those of all layers");
   for (const std::string_view key : kExpertKeys) {
     if (stray(key) && config.at(key) != 0) config.fail(key, "none: a dense model");
@@ -267,9 +309,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   result.architecture = family.architecture;
   result.activation = family.activation;
   parse_sizes(config, family, result);
-  result.rope = parse_rope(
-      config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position, family.rope_alpha},
-      result.head_dim, result.max_position);
+  result.rope = parse_familys_rope(config, family, result);
   refuse_unsupported(config, family);
   result.quantization = parse_bnb(config, result.notes);
   result.rms_norm_eps = config.number(family.epsilon_key, 1e-12, 1, family.rms_norm_eps);

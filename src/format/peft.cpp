@@ -256,9 +256,10 @@ bool ends_path(std::string_view path, std::string_view name) {
 }
 
 bool saves_whole(const PeftConfig& config, std::string_view param) {
-  for (size_t end = param.rfind('.'); end != std::string_view::npos; end = param.rfind('.', end - 1))
+  const std::string spelt = config.spelling(param);
+  for (size_t end = spelt.rfind('.'); end != std::string::npos; end = spelt.rfind('.', end - 1))
     for (const std::string& name : config.modules_to_save)
-      if (param.substr(0, end).ends_with(name)) return true;
+      if (std::string_view(spelt).substr(0, end).ends_with(name)) return true;
   return false;
 }
 
@@ -276,9 +277,10 @@ std::string written_pattern(const Pattern& pattern) {
 }
 
 std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear) {
-  if (!is_target(config, linear)) return std::nullopt;
-  return scaled(config, first_fit(config.rank_pattern, linear, config.rank),
-                first_fit(config.alpha_pattern, linear, config.alpha));
+  const std::string path = config.spelling(linear);
+  if (!is_target(config, path)) return std::nullopt;
+  return scaled(config, first_fit(config.rank_pattern, path, config.rank),
+                first_fit(config.alpha_pattern, path, config.alpha));
 }
 
 PeftConfig parse_peft_config(std::string_view json, std::string_view source) {

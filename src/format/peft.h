@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "format/pattern.h"
+#include "format/spelling.h"
 
 namespace snug {
 
@@ -67,9 +68,10 @@ struct PeftConfig {
   std::map<std::string, std::vector<int64_t>> trainable_token_indices = {};  // by the ends of paths
   bool scores = false;               // task_type SEQ_CLS: the model gives scores; modules_to_save has its head, "score"
   bool ensure_weight_tying = false;  // a head that is the embedding stays so where that is saved whole
+  Spelling spelling = {};            // of paths that the names and expressions above are of; trained by snug: ours
 };
 
-// Returns rank and scale of the adapter of a linear, by its path; nothing if it has none. It follows PEFT's
+// Returns rank and scale of the adapter of a linear, by our path of it; nothing if it has none. It follows PEFT's
 // check_target_module_exists() and get_pattern_key().
 std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear);
 // Returns the pattern for a key of rank_pattern or alpha_pattern; `place` names it for messages.
@@ -87,8 +89,8 @@ std::vector<std::string> written_patterns(const std::vector<std::pair<Pattern, T
 // Returns whether a path is a name, or ends with it after a dot.
 bool ends_path(std::string_view path, std::string_view name);
 
-// Returns whether modules_to_save names a parameter of the model: PEFT takes a module for saved if its path ends with a
-// name, wherever the name begins, together with everything in the module.
+// Returns whether modules_to_save names a parameter of the model, by our name of it: PEFT takes a module for saved if
+// its path ends with a name, wherever the name begins, together with everything in the module.
 bool saves_whole(const PeftConfig& config, std::string_view param);
 // Returns whether a head that was the embedding becomes a matrix of its own: PEFT trains a copy of what it saves.
 bool parts_head(const PeftConfig& config, std::string_view embedding, std::string_view head);

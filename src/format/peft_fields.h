@@ -17,7 +17,7 @@ template <RecordOf<PeftConfig> R, class Visit>
 void visit_fields(R& adapter, Visit&& visit) {
   auto& [base_model, rank, alpha, dropout, rslora, dora, init, target_modules, target_expression, exclude_modules,
          layers_to_transform, layers_pattern, rank_pattern, alpha_pattern, bias, modules_to_save,
-         trainable_token_indices, scores, ensure_weight_tying] = adapter;
+         trainable_token_indices, scores, ensure_weight_tying, spelling] = adapter;
   visit("lora_rank", rank);
   visit("lora_alpha", alpha);
   visit("lora_dropout", dropout);

@@ -83,10 +83,10 @@ PeftTensor parse_saved(const std::string& module, const Parts& tail) {
 
 }  // namespace
 
-PeftTensor parse_peft_tensor(std::string_view name) {
+PeftTensor parse_peft_tensor(std::string_view name, const Spelling& spelling) {
   const Parts parts = unwrapped(name);
   for (auto part = parts.begin(); part != parts.end(); ++part) {
-    const std::string module = join(parts.begin(), part);
+    const std::string module = spelling.ours(join(parts.begin(), part));
     const Parts tail(part + 1, parts.end());
     if (*part == kMagnitude.substr(1)) return parse_magnitude(module, tail);
     if (part->starts_with("lora_")) return parse_half(*part, module, tail);
@@ -97,7 +97,7 @@ PeftTensor parse_peft_tensor(std::string_view name) {
                                                       : parse_tokens(module, tail);
   }
   const bool named = parts.size() > 1 && (parts.back() == "weight" || parts.back() == "bias");
-  return {named ? PeftTensorKind::Whole : PeftTensorKind::Other, join(parts.begin(), parts.end()), {}};
+  return {named ? PeftTensorKind::Whole : PeftTensorKind::Other, spelling.ours(join(parts.begin(), parts.end())), {}};
 }
 
 std::string_view meaning_of_other(std::string_view name) {

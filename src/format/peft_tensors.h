@@ -34,7 +34,8 @@ struct PeftTensor {
   std::string adapter;  // the name that PEFT had for the adapter; may be empty
 };
 
-PeftTensor parse_peft_tensor(std::string_view name);
+// Returns what a tensor of an adapter's file is, whose paths are spelt so.
+PeftTensor parse_peft_tensor(std::string_view name, const Spelling& spelling = {});
 
 // Ends the names of the norms of an adapted weight's rows.
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";

@@ -232,7 +232,9 @@ std::vector<bool> windows_but_every(const JsonObject& json, size_t layers, int64
 
 RopeParameters rope_of_windows(const HfConfig& config, const JsonObject& json, double theta) {
   if (!has_rope_by_layers(json)) return {.theta = theta};
-  return parse_rope(json, {.theta = theta}, config.head_dim, config.max_position, "sliding_attention");
+  RopeParameters rope = parse_rope(json, {.theta = theta}, config.head_dim, config.max_position, "sliding_attention");
+  rope.dim = config.rope.dim;
+  return rope;
 }
 
 }  // namespace snug

@@ -88,17 +88,12 @@ void place_in_multimodal(const Multimodal& kind, ModelSpec& text) {
   text.head = fmt::format("{}{}", kind.head_prefix, text.head);
 }
 
-std::string FileSpelling::operator()(const std::string& tensor) const {
-  for (const auto& [ours, theirs] : prefixes)
-    if (tensor.starts_with(ours)) return fmt::format("{}{}", theirs, tensor.substr(ours.size()));
-  return tensor;
-}
-
-const std::vector<FileSpelling>& file_spellings() {
-  static const std::vector<FileSpelling> kSpellings{
-      {{{kTextModelPrefix, "language_model.model."}, {"", kFilePrefix}}},  // Gemma 3's and Mistral 3's
-      {{{kTextModelPrefix, kPrefix}, {"model.visual.", "visual."}}}};      // Qwen2-VL's
-  return kSpellings;
+const std::vector<Spelling>& spellings_of(std::string_view embedding) {
+  // Where a model's text alone was loaded, as Gemma3ForCausalLM, names are as the second has them, too.
+  static const std::vector<Spelling> kNone,
+      kSpellings{{{{kTextModelPrefix, "language_model.model."}, {"", kFilePrefix}}},  // Gemma 3's and Mistral 3's
+                 {{{kTextModelPrefix, kPrefix}, {"model.visual.", "visual."}}}};      // Qwen2-VL's
+  return embedding.starts_with(kTextModelPrefix) ? kSpellings : kNone;
 }
 
 bool is_of_text_model(std::string_view tensor) {

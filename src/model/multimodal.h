@@ -4,10 +4,10 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "format/json.h"
+#include "format/spelling.h"
 #include "model/spec.h"
 
 namespace snug {
@@ -36,14 +36,10 @@ Json text_config(const Multimodal& kind, const JsonObject& config);
 // Gives tensors the names that they have in the whole model.
 void place_in_multimodal(const Multimodal& kind, ModelSpec& text);
 
-// Says how files spell the names of tensors that begin with a prefix.
-struct FileSpelling {
-  std::vector<std::pair<std::string_view, std::string_view>> prefixes;  // ours, theirs; other names stay
-
-  std::string operator()(const std::string& tensor) const;
-};
-// Returns the spellings that files of such models may have besides ours, which is that of transformers 5.
-const std::vector<FileSpelling>& file_spellings();
+// Returns the spellings that files of the model whose embedding has this name may have besides ours, which is that of
+// transformers since 4.52; none of a model whose names never changed. Files of weights have them to this day; of
+// adapters, those that were saved before.
+const std::vector<Spelling>& spellings_of(std::string_view embedding);
 // Returns whether a tensor of such a model's files is of its text model.
 bool is_of_text_model(std::string_view tensor);
 // Returns whether a tensor of any model's files is of a tower and its projector that stand beside a text model whose

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/option_name.h"
 #include "format/peft_tensors.h"
 
 namespace snug {
@@ -490,6 +491,35 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
   return table;
 }
 
+namespace {
+
+// Returns whether a name is that of the model's head or embedding.
+bool is_of_vocabulary(const ModelSpec& model, std::string_view name) {
+  return std::ranges::any_of(std::array{model.embedding, model.head}, [&](std::string_view param) {
+    return ends_path(param.substr(0, param.rfind('.')), name);
+  });
+}
+
+// Returns patterns that fit our paths of linears as these fit theirs.
+template <class T>
+std::vector<std::pair<Pattern, T>> respelt(const std::vector<std::pair<Pattern, T>>& patterns,
+                                           const std::vector<std::string>& linears, const Spelling& spelling) {
+  std::vector<std::pair<Pattern, T>> ours;
+  for (const auto& [pattern, value] : patterns) {
+    const auto fits = [&, &theirs = pattern](const std::string& path) { return theirs.matches(spelling(path)); };
+    const auto fits_ours = [&theirs = pattern](const std::string& path) { return theirs.matches(path); };
+    if (std::ranges::all_of(linears, [&](const std::string& path) { return fits(path) == fits_ours(path); })) {
+      ours.emplace_back(pattern, value);
+      continue;
+    }
+    for (const std::string& path : linears)
+      if (fits(path)) ours.emplace_back(pattern_of_ends(path, path), value);
+  }
+  return ours;
+}
+
+}  // namespace
+
 PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source) {
   const auto refuse = [&](std::string_view key, std::string_view what) {
     user_error("{}, key '{}': training {} is not supported yet; eval, generate, chat and merge read it", source, key,
@@ -506,13 +536,26 @@ PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std:
   }
   for (const std::string& name : adapter.target_modules)
     if (std::ranges::none_of(linears, [&](const auto& paths) {
-          return std::ranges::any_of(paths.second, [&](const std::string& path) { return ends_path(path, name); });
+          return std::ranges::any_of(paths.second,
+                                     [&](const std::string& path) { return ends_path(adapter.spelling(path), name); });
         }))
-      user_error("adapter's target '{}': found no such linear in the model, expected names among {}", name,
+      user_error("adapter's target '{}': found {}, expected names among {}", name,
+                 is_of_vocabulary(model, name) ? fmt::format("the head or the embedding, adapters of which are not "
+                                                             "supported yet ({} {} trains it whole)",
+                                                             option_name("modules_to_save"), name)
+                                               : "no such linear in the model",
                  fmt::join(linear_names(model), ", "));
   PeftConfig plain = adapter;
   plain.layers_pattern.clear();  // what is adapted has been found: no other number stands in a path
-  if (!adapter.target_expression && adapter.exclude_modules.empty()) return plain;
+  if (!adapter.spelling.prefixes.empty()) {
+    std::vector<std::string> all;
+    for (const auto& [last, paths] : adapted) all.insert(all.end(), paths.begin(), paths.end());
+    plain.rank_pattern = respelt(adapter.rank_pattern, all, adapter.spelling);
+    plain.alpha_pattern = respelt(adapter.alpha_pattern, all, adapter.spelling);
+    plain.spelling = {};
+  } else if (!adapter.target_expression && adapter.exclude_modules.empty()) {
+    return plain;
+  }
   plain.target_expression.reset();
   plain.exclude_modules = {};
   plain.layers_to_transform.reset();

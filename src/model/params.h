@@ -181,9 +181,9 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules);
 // `option` if there are none.
 std::vector<std::string> parameters_named(const ModelSpec& model, const std::string& name, std::string_view option);
 
-// Returns `adapter` without expressions, as snug trains and writes it. `source` is its name for messages. UserError, by
-// key, for one that has more than low-rank halves and modules that are trained whole, and for a target that is no
-// linear of the model.
+// Returns `adapter` without expressions and in our spelling, as snug trains and writes it. `source` is its name for
+// messages. UserError, by key, for one that has more than low-rank halves and modules that are trained whole, and for a
+// target that is no linear of the model.
 PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source);
 
 }  // namespace snug

@@ -256,7 +256,7 @@ void write_plain_adapter(const AdapterFiles& adapter, const ParamTable& table, c
   std::vector<Piece> pieces;
   std::vector<SafetensorsTensor> tensors;
   for (const SafetensorsEntry& entry : adapter.index.entries()) {
-    const std::string param = parse_peft_tensor(entry.name).param;
+    const std::string param = parse_peft_tensor(entry.name, adapter.spelling).param;
     const auto half = halves.find(param);
     if (half == halves.end()) {
       if (!entry.dtype || entry.shape.size() > 2)

@@ -95,8 +95,8 @@ void write_tensor(const ModelRows& source, const GgufTensorName& tensor, GgufTyp
 // Gives names, and that of the head, the spelling that the files of a model of texts and images have.
 void spell_as_files_do(const SafetensorsIndex& index, std::vector<GgufTensorName>& names, std::string& head) {
   const std::string embedding = names[0].hugging_face;
-  if (!is_multimodal(embedding) || index.find(embedding)) return;
-  for (const FileSpelling& spelt : file_spellings()) {
+  if (index.find(embedding)) return;
+  for (const Spelling& spelt : spellings_of(embedding)) {
     if (!index.find(spelt(embedding))) continue;
     for (GgufTensorName& name : names) name.hugging_face = spelt(name.hugging_face);
     head = spelt(head);
@@ -240,6 +240,14 @@ std::vector<LoraPair> lora_pairs(const AdapterFiles& files, const GgufSizes& siz
   return pairs;
 }
 
+// Returns the alpha of all adapters of a file, that of the first: of one whose scale is not 0, as llama.cpp takes an
+// alpha of 0 for a scale of 1.
+double common_alpha(const std::vector<LoraPair>& pairs) {
+  for (const LoraPair& pair : pairs)
+    if (pair.target.scale != 0) return pair.target.scale * static_cast<double>(pair.target.rank);
+  return 1;
+}
+
 // Returns B, scaled where alpha / rank is not this adapter's scale.
 std::vector<float> scaled_rows(const TensorRows& b, const LoraPair& pair, double alpha) {
   const double factor = pair.target.scale * static_cast<double>(pair.target.rank) / alpha;
@@ -307,7 +315,7 @@ std::vector<std::string> export_gguf_adapter(const ModelConfig& config, const fs
     user_error("{}: is of a model that gives scores, expected one that gives logits: GGUF has no form for its head",
                adapter.string());
   const std::vector<LoraPair> pairs = lora_pairs(files, sizes);
-  const double alpha = pairs[0].target.scale * static_cast<double>(pairs[0].target.rank);
+  const double alpha = common_alpha(pairs);
   GgufWriter writer;
   writer.add("general.architecture", sizes.architecture->name);
   writer.add("general.type", "adapter");

@@ -72,11 +72,6 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   if (config.quantization)
     user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
   refuse_rope(spec.rope, *kind, source);
-  if (spec.rope.dim > 0 && !kind->partial_rope)
-    user_error(
-        "{}, key 'partial_rotary_factor': found a rotary embedding of {} of a head's {} elements, expected all of "
-        "them in GGUF's {}",
-        source, spec.rope.dim, spec.layers.at(0).heads.dim, kind->name);
   const LayerSpec& first = spec.layers.at(0);
   if (kind->gemma && kind->full_interval > 0) refuse_scores(spec, *kind, source);
   if (spec.architecture == "Olmo3ForCausalLM") refuse_local_rope(spec, spec.rope.theta, source);

@@ -24,7 +24,7 @@ Family glm4() {
            .max_position = 131072,
            .rms_norm_eps = 1.5625e-7,
            .partial_rotary_factor = 0.5,
-           .own_keys = {"attention_bias"}},
+           .own_keys = {"attention_bias", "partial_rotary_factor"}},
           spec};
 }
 

@@ -25,7 +25,7 @@ Family nemotron() {
            .eos = {3},
            .activation = "relu2",
            .epsilon_key = "norm_eps",
-           .own_keys = {"attention_bias", "mlp_bias"}},
+           .own_keys = {"attention_bias", "mlp_bias", "partial_rotary_factor"}},
           spec};
 }
 

@@ -25,7 +25,8 @@ Family phi3() {
            .rms_norm_eps = 1e-5,
            .original_max_position = 4096,
            .bos = 1,
-           .eos = {32000}},
+           .eos = {32000},
+           .own_keys = {"partial_rotary_factor"}},
           spec};
 }
 

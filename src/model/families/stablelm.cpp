@@ -28,7 +28,7 @@ Family stablelm() {
            .bos = 0,
            .eos = {0},
            .epsilon_key = "layer_norm_eps",
-           .own_keys = {"use_qkv_bias", "use_parallel_residual", "qk_layernorm"}},
+           .own_keys = {"use_qkv_bias", "use_parallel_residual", "qk_layernorm", "partial_rotary_factor"}},
           spec};
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "format/peft_tensors.h"
+#include "model/multimodal.h"
 
 namespace snug {
 bool same_bytes(const SafetensorsIndex& index, const SafetensorsEntry& a, const SafetensorsEntry& b) {
@@ -39,8 +40,10 @@ class Opener {
                std::move(head)} {}
 
   AdapterFiles open() {
+    find_spelling();
     for (const SafetensorsEntry& entry : files_.index.entries())
-      if (!entry.name.ends_with(".rotary_emb.inv_freq")) take(entry.name, parse_peft_tensor(entry.name));
+      if (!entry.name.ends_with(".rotary_emb.inv_freq"))
+        take(entry.name, parse_peft_tensor(entry.name, files_.spelling));
     for (const auto& [param, tensor] : bases_) files_.tensors.try_emplace(param, tensor);
     require_ids();
     require_what_config_names();
@@ -48,6 +51,30 @@ class Opener {
   }
 
  private:
+  // Finds how tensors are spelt, and whether the configuration spells paths as they are: transformers saved adapters of
+  // its own under the names of the base's files, and PEFT's configuration as it was.
+  void find_spelling() {
+    const auto& entries = files_.index.entries();
+    for (const Spelling& spelling : spellings_of(files_.embedding)) {
+      if (std::ranges::none_of(entries, [&](const SafetensorsEntry& entry) {
+            return parse_peft_tensor(entry.name).param != parse_peft_tensor(entry.name, spelling).param;
+          }))
+        continue;
+      files_.spelling = files_.config.spelling = spelling;
+      const auto is_stranger = [&](const SafetensorsEntry& entry) {
+        const PeftTensor tensor = parse_peft_tensor(entry.name, spelling);
+        return tensor.kind == PeftTensorKind::LoraA && !target_of(files_.config, linear_of(tensor.param));
+      };
+      if (std::ranges::any_of(entries, is_stranger)) files_.config.spelling = {};
+      return;
+    }
+  }
+
+  // Returns the path of the linear that a half of an adapter is of.
+  static std::string linear_of(const std::string& half) {
+    return half.substr(kPeftPrefix.size(), half.rfind(".lora_") - kPeftPrefix.size());
+  }
+
   void take(const std::string& name, PeftTensor tensor) {
     if (tensor.kind == PeftTensorKind::Other && !tensor.param.empty() && saves_whole(files_.config, tensor.param))
       tensor.kind = PeftTensorKind::Whole;
@@ -73,7 +100,7 @@ class Opener {
 
   void take_rows(const std::string& name, const std::string& param) {
     for (const auto& [module, rows] : files_.config.trainable_token_indices)
-      if (module_of(param).ends_with(module)) {
+      if (is_in(param, module)) {
         files_.tokens[param] = {name, rows};
         return;
       }
@@ -85,7 +112,7 @@ class Opener {
   void require_ids() const {
     const auto embedding = files_.tokens.find(files_.embedding);
     for (const std::string& name : rows_without_ids_)
-      if (parse_peft_tensor(name).param != files_.head || embedding == files_.tokens.end() ||
+      if (parse_peft_tensor(name, files_.spelling).param != files_.head || embedding == files_.tokens.end() ||
           !are_equal(name, embedding->second.tensor))
         user_error("{}: found rows of an embedding, but no token ids for them in {}, key 'trainable_token_indices'",
                    files_.where(name), kPeftConfigFile);
@@ -93,15 +120,21 @@ class Opener {
 
   void require_what_config_names() const {
     for (const std::string& name : files_.config.modules_to_save)
-      if (std::ranges::none_of(files_.tensors,
-                               [&](const auto& tensor) { return tensor.first.find(name + ".") != std::string::npos; }))
+      if (std::ranges::none_of(files_.tensors, [&](const auto& tensor) {
+            return files_.config.spelling(tensor.first).find(name + ".") != std::string::npos;
+          }))
         user_error("{}: found no tensor of '{}', which {}, key 'modules_to_save', names",
                    files_.index.files()[0].string(), name, kPeftConfigFile);
     for (const auto& [module, rows] : files_.config.trainable_token_indices)
       if (std::ranges::none_of(files_.tokens,
-                               [&end = module](const auto& tokens) { return module_of(tokens.first).ends_with(end); }))
+                               [&, &end = module](const auto& tokens) { return is_in(tokens.first, end); }))
         user_error("{}: found no rows of '{}', which {}, key 'trainable_token_indices', names",
                    files_.index.files()[0].string(), module, kPeftConfigFile);
+  }
+
+  // Returns whether trainable_token_indices means a parameter by a name.
+  bool is_in(const std::string& param, const std::string& module) const {
+    return files_.config.spelling(module_of(param)).ends_with(module);
   }
 
   AdapterFiles files_;

@@ -25,14 +25,15 @@ struct AdapterFiles {
   std::map<std::string, TokenRows> tokens;  // by parameter
   PeftConfig config;
   std::string embedding, head;  // the model's parameters of these names
+  Spelling spelling = {};       // of the file's names
 
   // Returns the model's own parameters that are replaced, wholly or in rows.
   std::vector<std::string> replaced() const;
   std::string where(const std::string& tensor) const;  // file and tensor, for messages
 };
 
-// Opens the adapter in a directory. Throws UserError for a tensor of unknown meaning, and for what the configuration
-// names and the file lacks.
+// Opens the adapter in a directory, whose names may have any spelling of the model's. Throws UserError for a tensor of
+// unknown meaning, and for what the configuration names and the file lacks.
 AdapterFiles open_adapter(const std::filesystem::path& directory, std::string embedding, std::string head);
 
 // Turns the base into the model with the adapter: it gets as many tokens as the adapter's embedding has rows, and a

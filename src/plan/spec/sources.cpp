@@ -301,10 +301,9 @@ class Finder {
 
   bool is_multimodal() const { return snug::is_multimodal(embedding()); }
   bool is_head(std::string_view name) const {
-    return name == table_.head_tensor ||
-           (is_multimodal() && std::ranges::any_of(file_spellings(), [&](const FileSpelling& spelt) {
-              return name == spelt(table_.head_tensor);
-            }));
+    return name == table_.head_tensor || std::ranges::any_of(spellings_of(embedding()), [&](const Spelling& spelt) {
+             return name == spelt(table_.head_tensor);
+           });
   }
 
   // Programs that quantise give linears without a bias one all the same.
@@ -403,8 +402,9 @@ class Finder {
     for (const std::vector<ParamSpec>* params : {&table_.params, &request_.left_out})
       for (const ParamSpec& param : *params) {
         if (!param.linear) continue;
-        linears.push_back(param.name.substr(0, param.name.rfind('.')));
-        if (target_of(adapter_->config, linears.back())) adapted.push_back(linears.back());
+        const std::string linear = param.name.substr(0, param.name.rfind('.'));
+        linears.push_back(adapter_->config.spelling(linear));
+        if (target_of(adapter_->config, linear)) adapted.push_back(linears.back());
       }
     const auto note = [&](std::string_view key, std::string_view name, std::string_view what) {
       sources_.notes.push_back(fmt::format("{}, key '{}': '{}' names none of {}",
@@ -535,7 +535,7 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
   const std::string& embedding = table[table.embedding].stored.tensor;
   if (is_multimodal(embedding)) {
     if (index.find(embedding)) return "";
-    for (const FileSpelling& spelt : file_spellings()) {
+    for (const Spelling& spelt : spellings_of(embedding)) {
       if (!index.find(spelt(embedding))) continue;
       for (ParamSpec& param : table.params)
         if (!param.adapter) param.stored.tensor = spelt(param.stored.tensor);
@@ -558,7 +558,7 @@ bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
   const auto index = SafetensorsIndex::open_model(model);
   const SafetensorsEntry *head = index.find(spec.head), *embedding = index.find(spec.embedding);
   if (!embedding) embedding = index.find(without_prefix(spec.embedding));
-  for (const FileSpelling& spelt : file_spellings()) {
+  for (const Spelling& spelt : spellings_of(spec.embedding)) {
     if (!embedding) embedding = index.find(spelt(spec.embedding));
     if (!head) head = index.find(spelt(spec.head));
   }
