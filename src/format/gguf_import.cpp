@@ -217,7 +217,7 @@ ReadableGguf open_gguf(const fs::path& file) {
       .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "embedding_multiplier",
                    "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping",
                    "logit_scale", "rope_parameters", "use_qkv_bias", "use_bias", "attention_out_bias", "use_qk_norm",
-                   "qk_layernorm", "use_parallel_residual"}};
+                   "qk_layernorm", "use_parallel_residual", "partial_rotary_factor"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   add_llama3_scaling(json, header, in, kind, config);
