@@ -74,6 +74,16 @@ assert plan.fits and run.result.steps == 2 and run.result.loss < 10, (plan, run.
 assert bytes_taken == {plan.device_bytes}, (bytes_taken, plan.device_bytes)
 PYTHON
   [[ $(env -i PATH= "$out/wheel/venv/bin/python" -m snug --version) == "$("$out/wheel/venv/bin/snug" --version)" ]]
+  if grep -q '^Provides-Extra: cuda' "$out"/wheel/venv/lib/python3*/site-packages/snug-*.dist-info/METADATA; then
+    timed "wheel: its extra [cuda]" "$out/wheel/venv/bin/pip" install --quiet --disable-pip-version-check \
+      "$(ls "$dist"/snug-*.whl)[cuda]"
+    env -i PATH= HOME="$out/wheel" "$out/wheel/venv/bin/snug" doctor --out "$out/wheel/machine.json" \
+      >"$out/wheel.doctor" 2>>"$out/wheel.log"
+    local blas
+    blas=$("$out/wheel/venv/bin/pip" show nvidia-cublas | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1/p')
+    grep -q "cuBLASLt $blas\." "$out/wheel.doctor" ||
+      fail "the wheel's program opened another cuBLASLt than $blas: $(grep -A1 'GPU libraries' "$out/wheel.doctor")"
+  fi
   python3 -m pip install --quiet --disable-pip-version-check --target "$out/auditwheel" auditwheel 2>"$out/pip.log"
   # Of names of wheels none says x86-64-v3: that is for the dynamic linker to say.
   PYTHONPATH="$out/auditwheel" python3 -m auditwheel show --disable-isa-ext-check "$dist"/snug-*.whl \
