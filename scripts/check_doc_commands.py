@@ -19,7 +19,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "fixtures"
 
-# Tests of their own hold these pages' commands (tests/scenarios_test.cpp, scaling_test.cpp, fits, memory_doc_test.cpp).
+# Tests or scripts of their own hold what these pages show (tests/*_doc_test.cpp, scenarios_test.cpp, scaling_test.cpp,
+# option_pages_test.cpp; scripts/make_fits_table.py).
 ELSEWHERE = {"scenarios.md", "scaling.md", "fits.md", "memory.md", "options.md", "translate.md"}
 # Begin commands of other programs, or of other machines.
 SKIPPED = {

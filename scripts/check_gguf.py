@@ -4,7 +4,8 @@
     check_gguf.py MODEL_DIR FILE.gguf
 
 Every matrix has the bytes that the package makes of the model's values in its type, where the package can write that
-type; in the K types, which it reads alone, the relative error is printed. LongRope's divisors are the model's. Needs gguf, safetensors and torch.
+type; in the K types, which it reads alone, the relative error is printed. LongRope's divisors are the model's. Needs
+gguf, safetensors and torch.
 """
 import argparse
 import json

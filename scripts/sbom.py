@@ -48,25 +48,35 @@ LICENCES[CUDA] = CUDA_LICENCE
 
 @dataclass
 class Part:
-    """What a source package of Debian, or the CUDA toolkit, has in a package of snug."""
+    """What a source package of Debian has in a package of snug."""
 
     source: str
     version: str
-    package: str  # a binary package of it that was read; the toolkit's folder
+    package: str  # a binary package of it that was read
     relation: str  # CONTAINS: carried as a shared library; STATIC_LINK; BUILD_DEPENDENCY_OF: only read
 
+    supplier = "Debian"
+
     def copyright_text(self) -> bytes:
-        if self.source != CUDA:
-            return (Path("/usr/share/doc") / self.package.split(":")[0] / "copyright").read_bytes()
+        return (Path("/usr/share/doc") / self.package.split(":")[0] / "copyright").read_bytes()
+
+    def locator(self) -> str:
+        return f"pkg:deb/debian/{self.source}@{self.version}?arch=source"
+
+
+class CudaPart(Part):
+    """What the CUDA toolkit has there; its package is the toolkit's folder."""
+
+    supplier = "NVIDIA"
+
+    def copyright_text(self) -> bytes:
         toolkit = Path(self.package)
         for text in [*toolkit.glob("EULA.txt"), *toolkit.glob("dist-info/nvidia_cuda_runtime-*/licenses/License.txt")]:
             return text.read_bytes()
         raise SystemExit(f"sbom.py: {toolkit} has no licence, expected EULA.txt")
 
     def locator(self) -> str:
-        if self.source == CUDA:
-            return f"pkg:generic/{CUDA}@{self.version}"
-        return f"pkg:deb/debian/{self.source}@{self.version}?arch=source"
+        return f"pkg:generic/{CUDA}@{self.version}"
 
 
 def owners() -> dict[str, str]:
@@ -94,7 +104,7 @@ def cuda_part(linked: set[Path]) -> list[Part]:
         raise SystemExit(f"sbom.py: {', '.join(sorted(more))} went in, expected of CUDA only {', '.join(CUDA_ARCHIVES)}")
     toolkit = next(folder for folder in sorted(archives)[0].parents if (folder / "bin" / "nvcc").is_file())
     said = subprocess.run([toolkit / "bin" / "nvcc", "--version"], check=True, capture_output=True, text=True).stdout
-    return [Part(CUDA, re.search(r"V([0-9.]+)", said)[1], str(toolkit), "STATIC_LINK")]
+    return [CudaPart(CUDA, re.search(r"V([0-9.]+)", said)[1], str(toolkit), "STATIC_LINK")]
 
 
 def parts_of(build: Path, carried: set[Path]) -> list[Part]:
@@ -166,9 +176,8 @@ def document(version: str, time: int, parts: list[Part], program: Path, carried:
     for part in parts:
         reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
                      "referenceLocator": part.locator()}  # fmt: skip
-        supplier = "NVIDIA" if part.source == CUDA else "Debian"
         packages.append(described(part.source, part.version, LICENCES[part.source], filesAnalyzed=False,
-                                  supplier=f"Organization: {supplier}", externalRefs=[reference]))  # fmt: skip
+                                  supplier=f"Organization: {part.supplier}", externalRefs=[reference]))  # fmt: skip
         ends = ("SPDXRef-snug", f"SPDXRef-{part.source}")
         if part.relation == "BUILD_DEPENDENCY_OF":
             ends = ends[::-1]
@@ -182,7 +191,7 @@ def document(version: str, time: int, parts: list[Part], program: Path, carried:
         "packages": packages, "files": files,
         "hasExtractedLicensingInfos": [
             {"licenseId": CUDA_LICENCE, "extractedText": part.copyright_text().decode(errors="replace")}
-            for part in parts if part.source == CUDA],
+            for part in parts if isinstance(part, CudaPart)],
         "relationships": [{"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
                           for one, kind, other in relations],
     }  # fmt: skip

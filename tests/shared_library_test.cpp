@@ -27,5 +27,7 @@ TEST(SharedLibrary, ThatIsMissingIsNamedWithWhereItComesFrom) {
       "directory; it comes with a card"));
 }
 
+TEST(SharedLibrary, VersionsHaveThreeNumbers) { EXPECT_EQ(version_text(22809), "2.28.9"); }
+
 }  // namespace
 }  // namespace snug

@@ -29,6 +29,12 @@ std::optional<Machine> named_machine(const JobConfig& options) {
   return read_machine(options.machine);
 }
 
+// A library that cards need, and what opens it and returns its version.
+struct Library {
+  const char* name;
+  std::string (*version)();
+};
+
 #ifdef SNUG_CUDA
 
 std::vector<Card> cards_of_driver() { return cuda_cards(); }
@@ -48,15 +54,7 @@ std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> 
 
 bool reach_each_other(int count) { return cards_reach_each_other(count); }
 
-std::vector<std::string> libraries_of_cards() {
-  std::vector<std::string> found;
-  for (const auto& [name, version] : {std::pair("cuBLASLt", &cublas_lt_version), {"NCCL", &nccl_version}}) try {
-      found.push_back(fmt::format("{} {}", name, version()));
-    } catch (const DeviceError& missing) {
-      found.push_back(missing.what());
-    }
-  return found;
-}
+constexpr std::array kLibraries{Library{"cuBLASLt", cublas_lt_version}, Library{"NCCL", nccl_version}};
 
 constexpr std::string_view kMissing = "no NVIDIA GPU answers here";
 
@@ -79,7 +77,7 @@ std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
 
 bool reach_each_other(int) { return false; }
 
-std::vector<std::string> libraries_of_cards() { return {}; }
+constexpr std::array<Library, 0> kLibraries{};
 
 std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, CardTransport) {
   internal_error("a GPU was asked for, {}", kMissing);
@@ -122,7 +120,15 @@ std::optional<Cards> cards_here() {
   return cards;
 }
 
-std::vector<std::string> card_libraries() { return libraries_of_cards(); }
+std::vector<std::string> card_libraries() {
+  std::vector<std::string> found;
+  for (const auto& [name, version] : kLibraries) try {
+      found.push_back(fmt::format("{} {}", name, version()));
+    } catch (const DeviceError& missing) {
+      found.push_back(missing.what());
+    }
+  return found;
+}
 
 std::string unused_cards(const std::vector<std::string>& drivers) {
   if (!kCanUseCards)

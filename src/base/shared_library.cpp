@@ -28,4 +28,8 @@ void* SharedLibrary::required(const char* function) const {
   return found;
 }
 
+std::string version_text(int64_t version) {
+  return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
+}
+
 }  // namespace snug

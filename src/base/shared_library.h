@@ -1,6 +1,7 @@
 // Opens libraries by name while snug runs: those that a machine may lack.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
@@ -34,5 +35,8 @@ class SharedLibrary {
   std::string name_;
   void* handle_ = nullptr;
 };
+
+// Returns the text of a version that a library gives as a number: "13.1.0" of 130100.
+std::string version_text(int64_t version);
 
 }  // namespace snug

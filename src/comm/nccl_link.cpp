@@ -32,7 +32,7 @@ struct Nccl {
     library.get("ncclRecv", recv);
     library.get("ncclSend", send);
     if (get_version(&version) != ncclSuccess || version < kOldest)
-      device_error("NCCL's version is {}, expected {} (2.26) or later", version, kOldest);
+      device_error("NCCL's version is {}, expected {} or later", version_text(version), version_text(kOldest));
   }
 
   SharedLibrary library{{"libnccl.so.2", SNUG_NCCL},
@@ -166,10 +166,7 @@ std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream, int block
   return link;
 }
 
-std::string nccl_version() {
-  const int version = nccl().version;
-  return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
-}
+std::string nccl_version() { return version_text(nccl().version); }
 
 // Multicast stays off: on machines that several jobs share it may take all their cards out of service. Work of two
 // lanes starts in the order in which it was enqueued, which is equal on all ranks: none waits for a card that is full

@@ -25,7 +25,7 @@ set(FILES_SOURCES
     parquet_schema.cpp
     pattern.cpp
     peft.cpp
-    peft_tensors.cpp spelling.cpp
+    peft_tensors.cpp
     pickle.cpp
     quantization_config.cpp
     quantized_import.cpp

@@ -33,28 +33,37 @@ struct Tall {
   const double* row(int64_t i) const { return values.data() + i * width; }
 };
 
-// Returns w z.
-Tall times(const MatrixView& w, const Tall& z) {
-  Tall y(w.rows, z.width);
-  parallel_for(w.rows, [&](int64_t i) {
-    const float* const row = w.values.data() + i * w.cols;
-    double* const sum = y.row(i);
-    for (int64_t j = 0; j < w.cols; j++)
-      for (int64_t t = 0; t < z.width; t++) sum[t] += static_cast<double>(row[j]) * z.row(j)[t];
+// Describes a matrix of either precision, row by row.
+template <class Value>
+struct Rows {
+  const Value* values;
+  int64_t rows, cols;
+  const Value* row(int64_t i) const { return values + i * cols; }
+};
+
+Rows<float> rows_of(const MatrixView& w) { return {w.values.data(), w.rows, w.cols}; }
+Rows<double> rows_of(const Tall& x) { return {x.values.data(), x.rows, x.width}; }
+
+// Returns x z.
+Tall times(const auto& matrix, const Tall& z) {
+  const auto x = rows_of(matrix);
+  Tall y(x.rows, z.width);
+  parallel_for(x.rows, [&](int64_t i) {
+    for (int64_t j = 0; j < x.cols; j++)
+      for (int64_t t = 0; t < z.width; t++) y.row(i)[t] += static_cast<double>(x.row(i)[j]) * z.row(j)[t];
   });
   return y;
 }
 
-// Returns w^T y.
-Tall transposed_times(const MatrixView& w, const Tall& y) {
-  Tall z(w.cols, y.width);
-  parallel_for(ceil_div(w.cols, kTile), [&](int64_t tile) {
-    const int64_t begin = tile * kTile, end = std::min(w.cols, begin + kTile);
-    for (int64_t i = 0; i < w.rows; i++) {
-      const float* const row = w.values.data() + i * w.cols;
+// Returns x^T y.
+Tall transposed_times(const auto& matrix, const Tall& y) {
+  const auto x = rows_of(matrix);
+  Tall z(x.cols, y.width);
+  parallel_for(ceil_div(x.cols, kTile), [&](int64_t tile) {
+    const int64_t begin = tile * kTile, end = std::min(x.cols, begin + kTile);
+    for (int64_t i = 0; i < x.rows; i++)
       for (int64_t j = begin; j < end; j++)
-        for (int64_t t = 0; t < y.width; t++) z.row(j)[t] += static_cast<double>(row[j]) * y.row(i)[t];
-    }
+        for (int64_t t = 0; t < y.width; t++) z.row(j)[t] += static_cast<double>(x.row(i)[j]) * y.row(i)[t];
   });
   return z;
 }
@@ -111,26 +120,6 @@ Tall diagonalise(Tall& g) {
   return vectors;
 }
 
-// Returns x^T y.
-Tall inner(const Tall& x, const Tall& y) {
-  Tall products(x.width, y.width);
-  parallel_for(x.width, [&](int64_t s) {
-    for (int64_t i = 0; i < x.rows; i++)
-      for (int64_t t = 0; t < y.width; t++) products.row(s)[t] += x.at(i, s) * y.row(i)[t];
-  });
-  return products;
-}
-
-// Returns sums of x's columns, each by the weights in a column of u.
-Tall combined(const Tall& x, const Tall& u) {
-  Tall sums(x.rows, u.width);
-  parallel_for(x.rows, [&](int64_t i) {
-    for (int64_t s = 0; s < x.width; s++)
-      for (int64_t t = 0; t < u.width; t++) sums.row(i)[t] += x.at(i, s) * u.row(s)[t];
-  });
-  return sums;
-}
-
 // Returns these columns.
 Tall selected(const Tall& x, const std::vector<int64_t>& columns) {
   Tall some(x.rows, std::ssize(columns));
@@ -154,7 +143,7 @@ struct Eigen {
 
 // Returns the eigenvalues of x^T x.
 Eigen eigen_of_products(const Tall& x) {
-  Tall products = inner(x, x);
+  Tall products = transposed_times(x, x);
   const Tall vectors = diagonalise(products);
   std::vector<int64_t> order(static_cast<size_t>(x.width));
   std::iota(order.begin(), order.end(), 0);
@@ -176,14 +165,14 @@ Tall largest(const Eigen& eigen, int64_t count) {
 Tall orthonormal_beside(const Tall& v, Tall y) {
   constexpr double kLost = 1e-20;  // of squares
   for (int round = 0; round < 2; round++) {
-    const Tall within = combined(v, inner(v, y));
+    const Tall within = times(v, transposed_times(v, y));
     for (size_t i = 0; i < y.values.size(); i++) y.values[i] -= within.values[i];
     const Eigen eigen = eigen_of_products(y);
     Tall scaled = largest(
         eigen, std::ranges::count_if(eigen.values, [&](double value) { return value > kLost * eigen.values[0]; }));
     for (int64_t i = 0; i < scaled.rows; i++)
       for (int64_t t = 0; t < scaled.width; t++) scaled.at(i, t) /= std::sqrt(eigen.values[static_cast<size_t>(t)]);
-    y = combined(y, scaled);
+    y = times(y, scaled);
   }
   return y;
 }
@@ -210,7 +199,7 @@ SingularVectors largest_singular_vectors(const MatrixView& w, int64_t count, uin
     v = joined(v, added);
     const Eigen eigen = eigen_of_products(z);
     const Tall best = largest(eigen, block);
-    SingularVectors found{{}, combined(v, best), combined(z, best)};
+    SingularVectors found{{}, times(v, best), times(z, best)};
     Tall lacking = times(w, found.right);
     std::vector<int64_t> open;
     bool done = true;
@@ -229,8 +218,8 @@ SingularVectors largest_singular_vectors(const MatrixView& w, int64_t count, uin
     if (done) return found;
     if (v.width + block > kBasis * block) {
       const Tall kept = largest(eigen, kKept * block);
-      v = combined(v, kept);
-      z = combined(z, kept);
+      v = times(v, kept);
+      z = times(z, kept);
     }
     added = orthonormal_beside(v, selected(lacking, open));
   }

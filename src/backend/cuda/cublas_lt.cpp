@@ -1,7 +1,5 @@
 #include "backend/cuda/cublas_lt.h"
 
-#include <fmt/format.h>
-
 #include "backend/cuda/cards.h"
 
 #define SNUG_TEXT_OF(number) #number
@@ -39,9 +37,6 @@ const CublasLt& cublas_lt() {
 
 namespace snug {
 
-std::string cublas_lt_version() {
-  const size_t version = cuda::cublas_lt().version();  // 130100
-  return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
-}
+std::string cublas_lt_version() { return version_text(static_cast<int64_t>(cuda::cublas_lt().version())); }
 
 }  // namespace snug

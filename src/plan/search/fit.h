@@ -23,10 +23,11 @@ struct Choices {
   int ranks = 1;
   std::optional<int64_t> micro_batch;
   std::optional<int64_t> passes;
-  std::optional<int> zero;                   // stage 0 to 3
-  int replicas = 1;                          // of the shards
-  std::optional<Recompute> recompute;        // of every layer
-  std::optional<int64_t> recomputed_layers;  // the first layers, recomputed wholly; the others not at all
+  std::optional<int> zero;  // stage 0 to 3
+  int replicas = 1;         // of the shards
+  // Of every layer that the backward reaches; or how many of these, from the first on, are recomputed wholly.
+  std::optional<Recompute> recompute;
+  std::optional<int64_t> recomputed_layers;
   std::optional<Offload> activations, states, gradients, parameters;
   std::optional<bool> layer_major;
   bool speculate = false;
