@@ -12,6 +12,11 @@ What follows `--` goes to snug.
 
 has transformers write the shape's checkpoint into FOLDER instead, and prints how many bytes snug has read of the disk when
 all weights are in place, beside the checkpoint's.
+
+    vision_train.py --snug build/cuda-release/snug --shape qwen2-vl-7b --kept-rows FOLDER [-- --device-memory 16GiB]
+
+has transformers write it there, and runs snug from it twice: with rows of images made in every pass, and made once before
+the first step, as snug does by itself where images are seen again. Says whether both have the same losses.
 """
 
 import argparse
@@ -78,11 +83,11 @@ def write_inputs(shape, count, folder):
     (folder / "data.jsonl").write_text("".join(lines))
 
 
-def snug_command(options, folder, init, steps):
+def snug_command(options, folder, init, steps, *more):
     words = f"--init {init} --method lora --lora-rank 16 --device cuda --sequence-length {SEQUENCE} --ranks 1 --save-every 0"
     words += f" --batch-size {options.batch} --packing false --shuffle false --max-steps {steps}"
     command = [options.snug, "train", "--model", folder, "--data", folder / "data.jsonl", "--image-dir", folder]
-    return [*command, "--out", folder / "run", "--overwrite", *words.split(), *options.more]
+    return [*command, "--out", folder / "run", "--overwrite", *words.split(), *more, *options.more]
 
 
 def write_checkpoint(folder):
@@ -99,12 +104,16 @@ def write_checkpoint(folder):
     pathlib.Path(folder, "config.json").write_text(text)
 
 
-def load(options, shape):
-    """Prints what of the disk was read until all weights were in place."""
-    folder = options.load / shape
+def write_inputs_and_checkpoint(options, shape, folder):
     folder.mkdir(parents=True)
     write_inputs(shape, options.batch, folder)
     subprocess.run([sys.executable, __file__, "--folder", folder, "--write"], check=True)
+
+
+def load(options, shape):
+    """Prints what of the disk was read until all weights were in place."""
+    folder = options.load / shape
+    write_inputs_and_checkpoint(options, shape, folder)
     files = checkpoint_files(folder)
     size = sum(path.stat().st_size for path in files)
     os.sync()
@@ -122,16 +131,30 @@ def load(options, shape):
     shutil.rmtree(folder)
 
 
-def run_snug(options, shape, folder):
-    errors, used = run_watched(snug_command(options, folder, "random", options.steps + WARMUP))
+def run_snug(options, shape, folder, init, *more):
+    """Returns the rate, the most bytes of the card, and the losses."""
+    errors, used = run_watched(snug_command(options, folder, init, options.steps + WARMUP, *more))
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     seconds = statistics.median(line["step_seconds"] for line in lines[WARMUP:])
     plan = json.loads((folder / "run" / "plan.json").read_text())
     rate = options.batch * SEQUENCE / seconds
     forecast = f", {plan['step_seconds'] / seconds - 1:+.1%} forecast" if plan["step_seconds"] else ""
-    print(f"{shape}: snug {rate:.0f} tokens/s, {used / 2**30:.2f} GiB{forecast}", flush=True)
-    print("".join(f"  {line}\n" for line in errors.splitlines() if line.startswith(("arrange", "memory", "images"))))
-    return rate, used
+    print(f"{shape}: snug{''.join(f' {word}' for word in more)} {rate:.0f} tokens/s, {used / 2**30:.2f} GiB{forecast}",
+          flush=True)  # fmt: skip
+    print("".join(f"  {line}\n" for line in errors.splitlines() if line.startswith(("arrange", "memory", "image"))))
+    return rate, used, [line["loss"] for line in lines]
+
+
+def run_from_checkpoint(options, shape):
+    """Returns the rate with rows made once, and the most bytes of the card of that run, the one that makes them included."""
+    folder = options.kept_rows / shape
+    write_inputs_and_checkpoint(options, shape, folder)
+    in_passes = run_snug(options, shape, folder, "pretrained", "--image-cache", "off")
+    once = run_snug(options, shape, folder, "pretrained", "--image-cache", "on", "--cache-dir", folder / "rows")
+    same = "the same losses" if in_passes[2] == once[2] else f"losses {in_passes[2]} and {once[2]}"
+    print(f"{shape}: rows made once are {once[0] / in_passes[0]:.3f} x rows made in passes; {same}", flush=True)
+    shutil.rmtree(folder)
+    return once[:2]
 
 
 def rival(options):
@@ -193,6 +216,7 @@ def main():
     parser.add_argument("--checkpointing", action="store_true", help="of the rival")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--load", metavar="FOLDER", type=pathlib.Path, help="on the disk to be read; 17 GB for 7B")
+    parser.add_argument("--kept-rows", metavar="FOLDER", type=pathlib.Path, help="for 17 GB of 7B, and what rows take")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help=argparse.SUPPRESS)
     options = parse_until_dashes(parser)
@@ -205,7 +229,10 @@ def main():
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             write_inputs(shape, options.batch, folder)
-            rate, used = run_snug(options, shape, folder)
+            if options.kept_rows:
+                rate, used = run_from_checkpoint(options, shape)
+            else:
+                rate, used, _ = run_snug(options, shape, folder, "random")
             command = [sys.executable, __file__, "--folder", folder, "--batch", str(options.batch), "--micro"]
             command += [str(options.micro), "--steps", str(options.steps)]
             command += ["--checkpointing"] if options.checkpointing else []
