@@ -213,7 +213,7 @@ TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {
 // As PEFT saves PiSSA and OLoRA where it is not told to convert them.
 TEST(Adapters, WhoseHalvesAreTakenOffTheBaseAreMadePlainOnce) {
   const JobConfig options = options_for(adapters() / "own_head", adapters() / "pissa");
-  EXPECT_EQ(options.given_adapter, (adapters() / "pissa").string());
+  EXPECT_EQ(options.found.given_adapter, (adapters() / "pissa").string());
   const auto config = read_json(std::filesystem::path(options.adapter) / "adapter_config.json");
   EXPECT_EQ(config["r"], 6);
   EXPECT_EQ(config["lora_alpha"], 12);

@@ -55,10 +55,10 @@ TEST(Options, TokenIdsThatAreKeptAreAmongWhatDiskMemoryAllows) {
   options.device = "cpu";
   const auto disk = [&](PlanMode mode) { return caps_of(options, Target(options), mode).disk_bytes; };
   options.disk_memory = 1000;
-  options.disk_taken = 300;
+  options.found.disk_taken = 300;
   EXPECT_EQ(disk(PlanMode::Run), 700u);
   EXPECT_EQ(disk(PlanMode::Look), 700u);
-  options.disk_taken = 1001;
+  options.found.disk_taken = 1001;
   EXPECT_EQ(disk(PlanMode::Run), 0u);
   options.machine = "A100-40GB";  // it has another disk
   options.device = "cuda";

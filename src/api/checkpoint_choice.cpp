@@ -202,10 +202,11 @@ FileLock choose_checkpoint(JobConfig& options) {
   read_job_file((named->run / "job.yaml").string(), run);
   run.out = named->run.string();
   run.adapter.clear();  // from which the run began; the run's own options describe what it trained
-  run.given_adapter.clear();
+  run.found.given_adapter.clear();
   if (!options.cache_dir.empty()) run.cache_dir = options.cache_dir;
   find_inputs(run);
-  if (!run.freeze_vision_tower || !run.freeze_projector) run.block_patches = 1;  // the checkpoint has their tensors
+  if (!run.freeze_vision_tower || !run.freeze_projector)
+    run.found.block_patches = 1;  // the checkpoint has their tensors
   const bool lora = run.method == "lora";
   const std::string word = options.checkpoint.empty() ? named->checkpoint : options.checkpoint;
   if (!lora && place == &options.adapter)
@@ -236,7 +237,7 @@ FileLock choose_checkpoint(JobConfig& options) {
   // A run of an earlier version that has not ended has written in no file how it asks.
   if (options.chat_template == "auto" && side_files_of(run).empty()) options.chat_template = run.chat_template;
   (lora ? options.adapter : options.model) = exported->directory.string();
-  (lora ? options.given_adapter : options.given_model) = checkpoint.string();
+  (lora ? options.found.given_adapter : options.found.given_model) = checkpoint.string();
   options.checkpoint.clear();
   return std::move(exported->used);
 }

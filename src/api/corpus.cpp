@@ -168,7 +168,7 @@ PackingOptions packing_options(const JobConfig& options, const Heartbeat& heartb
           .shuffle = options.shuffle,
           .apart = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores_others(),
           .pools = ObjectiveOptions{.kind = objective_from_name(options.objective)}.scores(),
-          .patches = options.block_patches,
+          .patches = options.found.block_patches,
           .seed = options.seed,
           .heartbeat = heartbeat};
 }

@@ -27,7 +27,7 @@ struct Corpus {
   std::optional<ImageInput> images;                     // what the model takes; nothing: none
   std::vector<std::string> notes;                       // lines for the user about data and format
   std::shared_ptr<const ImageEmbeddings> embeddings{};  // what passes are given of images (api/image_cache.h)
-  uint64_t cache_bytes = 0;  // of token ids that are kept (api/token_cache.h), for JobConfig::disk_taken
+  uint64_t cache_bytes = 0;  // of token ids that are kept (api/token_cache.h), for FoundOfJob::disk_taken
 
   const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
   bool validates() const { return !validation_samples.empty(); }

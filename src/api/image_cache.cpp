@@ -224,20 +224,20 @@ void use_image_cache(const ImageCache& cache, JobSpec& spec, Corpus& corpus, Job
   if (!cache.line.empty()) corpus.notes.push_back(cache.line);
   if (!cache.embeddings) return;
   corpus.embeddings = cache.embeddings;
-  options.given_embeddings = spec.given_embeddings = true;
-  options.disk_taken += cache.embeddings->bytes();
-  options.disk_wanted += cache.missing_bytes;
+  options.found.given_embeddings = spec.given_embeddings = true;
+  options.found.disk_taken += cache.embeddings->bytes();
+  options.found.disk_wanted += cache.missing_bytes;
 }
 
 std::optional<Planned> plan_embedding(const ImageCache& cache, const JobSpec& spec, const JobConfig& options,
                                       const Target& target, PlanMode mode, Comm* launched) {
   if (!cache.embeddings || cache.missing == 0) return std::nullopt;
   JobConfig other = options;
-  for (std::string* none : {&other.adapter, &other.given_adapter}) none->clear();
-  other.new_tokens.clear();
+  for (std::string* none : {&other.adapter, &other.found.given_adapter}) none->clear();
+  other.found.new_tokens.clear();
   other.objective = JobConfig().objective;
   other.replicas = 1;
-  other.given_embeddings = false;
+  other.found.given_embeddings = false;
   JobSpec embedding = make_job(other, Purpose::Embed);
   embedding.numerics = spec.numerics;
   embedding.cut.micro_batch = 1;

@@ -56,17 +56,17 @@ std::vector<ParamSpec> parameters_left_out(const JobConfig& options, const Model
 }
 
 void note_found(const Corpus& corpus, JobConfig& options) {
-  options.teacher_bytes = teacher_bytes(corpus, options);
-  options.disk_taken = corpus.cache_bytes + options.teacher_bytes;
-  if (options.disk_memory && options.teacher_bytes > *options.disk_memory)
+  options.found.teacher_bytes = teacher_bytes(corpus, options);
+  options.found.disk_taken = corpus.cache_bytes + options.found.teacher_bytes;
+  if (options.disk_memory && options.found.teacher_bytes > *options.disk_memory)
     throw CapacityError(fmt::format(
         "disk_memory: found {}, expected at least {}, for what the teacher says of the data; a smaller {} takes less",
-        format_size(*options.disk_memory), format_size(options.teacher_bytes), option_name("teacher_top_k")));
+        format_size(*options.disk_memory), format_size(options.found.teacher_bytes), option_name("teacher_top_k")));
   const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
     return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
                                                     : 0;
   };
-  options.block_patches =
+  options.found.block_patches =
       std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
 }
 
@@ -85,8 +85,8 @@ int64_t patches_of_tokens(const JobConfig& options) {
 }
 
 std::vector<int64_t> patch_shapes(const JobConfig& options, const JobSpec& spec) {
-  if (options.block_patches == 0) return {};
-  const int64_t multiple = spec.model.tower.patch_multiple(), most = round_up(options.block_patches, multiple),
+  if (options.found.block_patches == 0) return {};
+  const int64_t multiple = spec.model.tower.patch_multiple(), most = round_up(options.found.block_patches, multiple),
                 few = std::max(round_up(ceil_div(most, 4), multiple), spec.model.tower.least_patches);
   std::vector<int64_t> shapes{most};
   if (few < most) shapes.push_back(few);
@@ -108,7 +108,7 @@ ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
 }
 
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const JobConfig& options) {
-  if (options.block_patches == 0) return std::nullopt;
+  if (options.found.block_patches == 0) return std::nullopt;
   ImageBatches batches = image_batches(corpus.images.value(), model_config_of(options).spec);
   batches.embeddings = corpus.embeddings.get();
   return batches;

@@ -51,13 +51,13 @@ void find_inputs(JobConfig& options, Needed needed) {
     const fs::path found = is_gguf_file(options.model) ? fs::path(options.model) : find_model_directory(options.model);
     const bool imported =
         is_file(found) || (needed == Needed::Weights && options.init != "random" && must_be_imported(found));
-    find_input(options.model, options.given_model, imported ? import_to_cache(options, found) : found,
+    find_input(options.model, options.found.given_model, imported ? import_to_cache(options, found) : found,
                option_name("model"));
   }
   if (!is_found(options.adapter)) {
     const fs::path found = find_adapter_directory(options.adapter);
     const bool imported = needed != Needed::Tokenizer && read_peft_config(found).init != LoraInit::Default;
-    find_input(options.adapter, options.given_adapter, imported ? import_adapter_to_cache(options, found) : found,
+    find_input(options.adapter, options.found.given_adapter, imported ? import_adapter_to_cache(options, found) : found,
                option_name("adapter"));
   }
   find_new_tokens(options);
@@ -65,7 +65,7 @@ void find_inputs(JobConfig& options, Needed needed) {
 
 void agree_on_inputs(const JobConfig& options, Comm& launched) {
   std::string names;
-  for (const std::string* given : {&options.given_model, &options.given_adapter})
+  for (const std::string* given : {&options.found.given_model, &options.found.given_adapter})
     names += fs::path(*given).filename().string() + "\n";
   launched.agree("the checkpoint that is used (" + option_name("checkpoint") + " step-N names one)", hash_of(names));
 }

@@ -65,14 +65,14 @@ ModelConfig whole_model_config_of(const JobConfig& options) {
         "model of it to begin from",
         options.adapter, option_name("objective"));
   if (asked || adapter) config.spec.become_scorer();
-  if (!options.new_tokens.empty())
-    config.spec.vocabulary = std::max<int64_t>(config.spec.vocabulary, options.new_tokens.back().id + 1);
+  if (!options.found.new_tokens.empty())
+    config.spec.vocabulary = std::max<int64_t>(config.spec.vocabulary, options.found.new_tokens.back().id + 1);
   return config;
 }
 
 ModelConfig model_config_of(const JobConfig& options) {
   ModelConfig config = whole_model_config_of(options);
-  if (!config.spec.tower || options.block_patches > 0) return config;
+  if (!config.spec.tower || options.found.block_patches > 0) return config;
   config.spec = without_tower(std::move(config.spec));
   config.notes.push_back("the data has no images: of the model its text model is used and trained, and nothing else");
   return config;
@@ -245,7 +245,7 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
   spec.cut.patches = patch_shapes(options, spec);
   if (!spec.cut.patches.empty()) judge_numerics_of_tower(spec);
   spec.strategy = plain_strategy(spec.table);
-  spec.given_embeddings = options.given_embeddings;
+  spec.given_embeddings = options.found.given_embeddings;
   return spec;
 }
 

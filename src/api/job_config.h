@@ -23,19 +23,24 @@ struct Cadence {
   int64_t count = 0;  // 0: at the end only
 };
 
+// Holds what commands have found of a job's inputs; no options.
+struct FoundOfJob {
+  // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
+  std::string given_model, given_adapter;
+  std::vector<AddedToken> new_tokens;  // what find_new_tokens() makes of add_tokens and add_special_tokens
+  uint64_t disk_taken = 0;             // of disk_memory, by what is kept of the data; by note_found()
+  uint64_t teacher_bytes = 0;          // of these, by what a teacher says of the data
+  int64_t block_patches = 0;           // the most of a block's images, or 0 without images; by note_found()
+  bool given_embeddings = false;       // JobSpec::given_embeddings; by use_image_cache()
+  uint64_t disk_wanted = 0;            // of what is free, by rows of images that are still to be written; likewise
+};
+
 struct JobConfig {
   std::string model, family, init = "pretrained", adapter, checkpoint;
   // Hold the keys that a job file or the command line named, without those of the file that a run wrote itself; and
   // those of the command line alone.
   std::set<std::string> given, flags;
-  // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
-  std::string given_model, given_adapter;
-  uint64_t disk_taken = 0;  // of disk_memory, by what is kept of the data; no option, but what note_found() has found
-  uint64_t teacher_bytes = 0;  // of these, by what a teacher says of the data
-  int64_t block_patches = 0;   // the most of a block's images, or 0 without images; what read_corpus() has found, too
-  bool given_embeddings = false;  // JobSpec::given_embeddings; what find_image_cache() has found
-  uint64_t disk_wanted = 0;       // of what is free, by rows of images that the run will write before its first step
-  std::vector<AddedToken> new_tokens;  // what find_new_tokens() makes of the next two
+  FoundOfJob found;
   std::vector<std::string> add_tokens, add_special_tokens;
   std::string objective = "sft";
   std::vector<std::string> data, validation;

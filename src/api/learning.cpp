@@ -86,9 +86,10 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
                     wanted, steps, steps - 1));
   constexpr int64_t kFew = 50;
   if (steps < kFew)
-    notes.push_back(fmt::format("{} few for a learning rate to rise and fall; a smaller {} makes more",
-                                steps == 1 ? "1 step is" : fmt::format("{} steps are", steps),
-                                option_name("batch_size")));
+    notes.push_back(
+        fmt::format("{} few for a learning rate to rise and fall; a {} makes more",
+                    steps == 1 ? "1 step is" : fmt::format("{} steps are", steps),
+                    options.max_steps ? "larger " + option_name("max_steps") : "smaller " + option_name("batch_size")));
   return notes;
 }
 

@@ -131,8 +131,8 @@ Caps caps_of(const JobConfig& options, const Target& target, PlanMode mode, cons
   if (options.host_memory != caps.host_bytes) caps.host_limit = found.limit;
   // Token ids that are kept are among what --disk-memory allows; what is free is counted without them.
   std::optional<uint64_t> disk_memory = options.disk_memory;
-  if (disk_memory && !other_machine) *disk_memory -= std::min(*disk_memory, options.disk_taken);
-  if (!other_machine) found.disk -= std::min(found.disk, options.disk_wanted);
+  if (disk_memory && !other_machine) *disk_memory -= std::min(*disk_memory, options.found.disk_taken);
+  if (!other_machine) found.disk -= std::min(found.disk, options.found.disk_wanted);
   caps.disk_bytes = cap(disk_memory, found.disk, look);
   const bool named = other_machine && builtin_machine(options.machine);
   caps.host_is_assumed = named && !options.host_memory;

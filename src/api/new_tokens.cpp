@@ -51,18 +51,18 @@ void find_new_tokens(JobConfig& options) {
         "add_tokens: found '{}' beside {} {}, expected nothing: its tokenizer is continued as it is; merge makes a "
         "model of it to begin from",
         wanted[0].content, option_name("adapter"), options.adapter);
-  options.new_tokens = number_tokens(Tokenizer::load(options.model), wanted);
+  options.found.new_tokens = number_tokens(Tokenizer::load(options.model), wanted);
 }
 
 NewRows new_rows(const JobConfig& options) {
-  if (options.new_tokens.empty()) return {};
+  if (options.found.new_tokens.empty()) return {};
   const int64_t stored = read_model_config(options.model, options.family).spec.vocabulary;
   NewRows rows{stored};
   const Tokenizer before = Tokenizer::load(options.model);
   if (before.next_id() > stored)
     user_error("{}: found {} rows of the embedding, expected as many as the tokenizer has tokens, {}", options.model,
                stored, before.next_id());
-  for (const AddedToken& token : options.new_tokens) {
+  for (const AddedToken& token : options.found.new_tokens) {
     rows.rows.push_back({token.id, before.encode(token.content)});
     if (rows.rows.back().mean_of.empty())
       user_error("add_tokens: '{}' is no token of the model as it is, expected a text that it can read", token.content);
@@ -71,19 +71,19 @@ NewRows new_rows(const JobConfig& options) {
 }
 
 void place_new_rows(JobSpec& spec, const JobConfig& options) {
-  if (options.new_tokens.empty() && options.add_tokens.empty() && options.add_special_tokens.empty()) return;
+  if (options.found.new_tokens.empty() && options.add_tokens.empty() && options.add_special_tokens.empty()) return;
   std::vector<std::string>& notes = spec.sources.notes;
   if (const size_t wanted = options.add_tokens.size() + options.add_special_tokens.size();
-      wanted > options.new_tokens.size())
+      wanted > options.found.new_tokens.size())
     notes.push_back(fmt::format("add_tokens: {} of {} are the tokenizer's own, or named twice, and stay as they are",
-                                wanted - options.new_tokens.size(), wanted));
-  if (options.new_tokens.empty()) return;
+                                wanted - options.found.new_tokens.size(), wanted));
+  if (options.found.new_tokens.empty()) return;
   for (const ParamId id : {spec.table.embedding, spec.table.head})
     if (spec.purpose == Purpose::Train && spec.table.has_row_per_token(id) && !spec.table[id].trainable)
       user_error("add_tokens: '{}' is not trained, expected it to be: new tokens' rows would stay as they begin",
                  spec.table[id].name);
   notes.push_back(fmt::format("new tokens: {}; their rows begin as the mean of those that their texts were before",
-                              shown(options.new_tokens)));
+                              shown(options.found.new_tokens)));
   if (!spec.sources.rows_file || spec.sources.assumed) return;
   const auto counts = [&](size_t id) { return spec.table.has_row_per_token(static_cast<ParamId>(id)); };
   std::string key = hex(hash_of_files(spec.sources, {}, counts));
@@ -102,7 +102,7 @@ void make_new_rows(const JobSpec& spec) {
 
 bool writes_tokenizer(const JobConfig& options) {
   return tokenizer_directory(options) != fs::path(options.model) ||
-         (options.method == "lora" && !options.new_tokens.empty());
+         (options.method == "lora" && !options.found.new_tokens.empty());
 }
 
 void write_tokenizer(const JobConfig& options, const fs::path& directory) {
@@ -110,7 +110,7 @@ void write_tokenizer(const JobConfig& options, const fs::path& directory) {
   if (writes_tokenizer(options))
     for (const std::string& name : tokenizer_files(from))
       fs::copy_file(from / name, directory / name, fs::copy_options::overwrite_existing);
-  if (!options.new_tokens.empty()) write_new_tokens(directory, options.new_tokens);
+  if (!options.found.new_tokens.empty()) write_new_tokens(directory, options.found.new_tokens);
 }
 
 }  // namespace snug

@@ -8,7 +8,7 @@
 
 namespace snug {
 
-// Sets JobConfig::new_tokens. UserError for texts that are no tokens, without a tokenizer, and beside an adapter.
+// Sets FoundOfJob::new_tokens. UserError for texts that are no tokens, without a tokenizer, and beside an adapter.
 void find_new_tokens(JobConfig& options);
 
 // Returns the rows of the new tokens: they begin as the mean of the rows of those that their texts were before.

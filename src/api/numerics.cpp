@@ -120,12 +120,13 @@ void note_quantized(JobSpec& spec, const JobConfig& options) {
     if (const auto& dtype = spec.sources.dtypes[i]) stored.insert(std::string(name(*dtype)));
   }
   if (quantized.empty() || stored.empty()) return;
-  const std::string form = options.given_model.empty() ? "" : imported_form(options.given_model);
+  const std::string form = options.found.given_model.empty() ? "" : imported_form(options.found.given_model);
   spec.sources.notes.push_back(fmt::format(
       "{} of {} tensors ('{}') are stored in {}{}, and kept in {}: {}", quantized.size(), all, quantized[0],
       fmt::join(stored, " and "),
-      form.empty() ? ""
-                   : fmt::format(", to which {} in {} was rounded, by 1 in 512 at most", options.given_model, form),
+      form.empty()
+          ? ""
+          : fmt::format(", to which {} in {} was rounded, by 1 in 512 at most", options.found.given_model, form),
       name(spec.numerics.base_format), difference_text(spec.numerics.base_format)));
 }
 

@@ -27,13 +27,13 @@ std::vector<OptionSpec> data_specs() {
   return {
       {"model",
        "model directory in Hugging Face's layout, an id (org/name) in its local cache, or a GGUF file (required)",
-       [](JobConfig& o, const std::string& t) { o.model = t, o.given_model.clear(); }, model_as_given},
+       [](JobConfig& o, const std::string& t) { o.model = t, o.found.given_model.clear(); }, model_as_given},
       text_option("family", &O::family,
                   "model_type of the family as which a model is read whose own type no family has; not checked but by "
                   "tensors' names and shapes"),
       word_option("init", &O::init, {"pretrained", "random"}, "where weights come from; random: drawn from the seed"),
       {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with, merge or export",
-       [](JobConfig& o, const std::string& t) { o.adapter = t, o.given_adapter.clear(); }, adapter_as_given},
+       [](JobConfig& o, const std::string& t) { o.adapter = t, o.found.given_adapter.clear(); }, adapter_as_given},
       text_option("checkpoint", &O::checkpoint,
                   "best, last or step-N of the run that adapter names, or model where all weights were trained"),
       list_option(
@@ -378,11 +378,11 @@ const std::vector<OptionSpec>& option_specs() {
 }
 
 const std::string& model_as_given(const JobConfig& options) {
-  return options.given_model.empty() ? options.model : options.given_model;
+  return options.found.given_model.empty() ? options.model : options.found.given_model;
 }
 
 const std::string& adapter_as_given(const JobConfig& options) {
-  return options.given_adapter.empty() ? options.adapter : options.given_adapter;
+  return options.found.given_adapter.empty() ? options.adapter : options.found.given_adapter;
 }
 
 std::string join_list(const std::vector<std::string>& items) {

@@ -38,7 +38,7 @@ Plan Job::plan() const {
     if (corpus.validates())
       add(evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"));
   } else {
-    options.block_patches = patches_of_tokens(options);
+    options.found.block_patches = patches_of_tokens(options);
   }
   JobSpec spec = make_job(options, Purpose::Train);
   if (data) spec.cut.short_eighths = short_passes(data->filled(options.sequence_length));

@@ -96,8 +96,9 @@ std::string taken(const Planned& planned, const Arrangement& a) {
 
 // Returns "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ...".
 std::string comparison_text(const Planned& planned, const Arrangement& other) {
-  return fmt::format("a step takes {:.0f} % of the time, {}: {}\n",
-                     100 * other.step_seconds / planned.shown().step_seconds, taken(planned, other), other.words);
+  const std::string percent = fmt::format("{:.0f}", 100 * other.step_seconds / planned.shown().step_seconds);
+  return fmt::format("a step takes {}, {}: {}\n", percent == "100" ? "as long" : percent + " % of the time",
+                     taken(planned, other), other.words);
 }
 
 // Returns "faster" or "second best".
@@ -388,10 +389,10 @@ std::string before_text(std::string_view name, const std::string& what, const Pl
 std::string before_text(const JobsBefore& before, const JobConfig& options) {
   std::string text;
   if (const auto& model = before.reference) {
-    const std::string kept =
-        options.teacher_bytes == 0
-            ? ""
-            : fmt::format("{:<13} {} of disk for what it says of the data\n", "", format_size(options.teacher_bytes));
+    const std::string kept = options.found.teacher_bytes == 0
+                                 ? ""
+                                 : fmt::format("{:<13} {} of disk for what it says of the data\n", "",
+                                               format_size(options.found.teacher_bytes));
     text += before_text(model->spec.objective.has_teacher() ? "teacher" : "reference",
                         fmt::format("{}, {} parameters; it scores the data", model->spec.model.architecture,
                                     grouped(model->spec.table.count(false))),
@@ -497,7 +498,7 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   }
   if (before.reference) {
     json["reference"] = before_json(*before.reference);
-    if (options.teacher_bytes > 0) json["reference"]["teacher_bytes"] = options.teacher_bytes;
+    if (options.found.teacher_bytes > 0) json["reference"]["teacher_bytes"] = options.found.teacher_bytes;
   }
   if (before.embedding) json["image_rows"] = before_json(*before.embedding);
   json["kernels"] = kernels_json(planned);

@@ -36,10 +36,11 @@ JobConfig options_of_reference(const JobConfig& options) {
     other.distill_weight = none.distill_weight;
     other.teacher_top_k = none.teacher_top_k;
   }
-  for (std::string* none : {&other.adapter, &other.given_model, &other.given_adapter, &other.family, &other.checkpoint})
+  for (std::string* none :
+       {&other.adapter, &other.found.given_model, &other.found.given_adapter, &other.family, &other.checkpoint})
     none->clear();
-  other.new_tokens.clear();
-  other.given_embeddings = false;
+  other.found.new_tokens.clear();
+  other.found.given_embeddings = false;
   other.init = "pretrained";
   other.replicas = 1;
   other.base_format.reset();

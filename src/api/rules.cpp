@@ -246,7 +246,7 @@ PeftConfig adapter_of(const JobConfig& options) {
   if (config.scores) whole.emplace_back("score");  // a head that is new is trained whole
   if (model.tower && !options.freeze_projector) whole.push_back(module_of(model.tower.projector_prefix));
   config.ensure_weight_tying = options.ensure_weight_tying;
-  if (!options.new_tokens.empty()) {
+  if (!options.found.new_tokens.empty()) {
     const auto train = [&](const std::string& param) {
       const std::string module = module_of(param);
       whole.push_back(module.substr(module.rfind('.') + 1));

@@ -54,7 +54,8 @@ Interval interval_of(const Cadence& cadence) {
 void name_absolutely(JobConfig& options) {
   std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace,
                                   &options.reference_cache};
-  for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
+  for (std::string* input :
+       {&options.model, &options.adapter, &options.found.given_model, &options.found.given_adapter})
     if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
   const bool other = options.reference != "auto" && options.reference != "adapter" && options.reference != "none";
   if (other && std::filesystem::exists(options.reference)) paths.push_back(&options.reference);

@@ -72,8 +72,9 @@ void refuse_inputs_own(const JobConfig& options) {
       user_error("{}: found '{}', which is the directory of {}, expected one for the run alone", option_name("out"),
                  options.out, option);
   };
-  for (const std::string& model : {options.model, options.given_model}) refuse(model, option_name("model"));
-  for (const std::string& adapter : {options.adapter, options.given_adapter}) refuse(adapter, option_name("adapter"));
+  for (const std::string& model : {options.model, options.found.given_model}) refuse(model, option_name("model"));
+  for (const std::string& adapter : {options.adapter, options.found.given_adapter})
+    refuse(adapter, option_name("adapter"));
   for (const std::string& data : options.data) refuse(data, option_name("data"));
   for (const std::string& data : options.validation) refuse(data, option_name("validation"));
 }
@@ -160,7 +161,8 @@ void refuse_out(const JobConfig& options) {
   refuse_what_is_no_runs(out);
   if (!is_file(out / kJob)) refuse_inputs_own(options);
   if (options.overwrite)
-    for (const std::string& input : {options.model, options.adapter, options.given_model, options.given_adapter}) {
+    for (const std::string& input :
+         {options.model, options.adapter, options.found.given_model, options.found.given_adapter}) {
       if (fs::exists(input) && lies_in(input, out))
         user_error("{}: lies in the run that {} would remove; {} names another", input, option_name("overwrite"),
                    option_name("out"));

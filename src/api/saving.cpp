@@ -29,7 +29,7 @@ uint64_t side_bytes(const JobConfig& options) {
   uint64_t bytes = 0;
   for (const std::string& name : lora ? tokenizer_files(from) : side_files(from))
     bytes += std::filesystem::file_size(from / name);
-  for (const AddedToken& token : options.new_tokens) bytes += kTokenBytes + 4 * token.content.size();
+  for (const AddedToken& token : options.found.new_tokens) bytes += kTokenBytes + 4 * token.content.size();
   return bytes;
 }
 

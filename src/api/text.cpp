@@ -73,9 +73,9 @@ fs::path tokenizer_directory(const JobConfig& options) {
 
 Tokenizer load_tokenizer(const JobConfig& options) {
   const fs::path directory = tokenizer_directory(options);
-  if (options.new_tokens.empty()) return Tokenizer::load(directory);
+  if (options.found.new_tokens.empty()) return Tokenizer::load(directory);
   const std::string place = (directory / "").string();
-  return Tokenizer::parse(with_new_tokens(Tokenizer::read(directory), options.new_tokens, place), place);
+  return Tokenizer::parse(with_new_tokens(Tokenizer::read(directory), options.found.new_tokens, place), place);
 }
 
 PromptFormat prompt_format_of(const JobConfig& options, const ModelTokens& model, const Tokenizer* tokenizer) {

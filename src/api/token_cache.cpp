@@ -256,7 +256,7 @@ class Entry {
 
 std::string written_tokens(const JobConfig& options) {
   std::string text;
-  for (const AddedToken& token : options.new_tokens)
+  for (const AddedToken& token : options.found.new_tokens)
     text += fmt::format("token {} {} {}\n", token.id, token.special, token.content);
   return text;
 }

@@ -21,7 +21,7 @@ inline constexpr uint64_t kLeastCachedBytes = uint64_t{16} << 20;
 // (data/dataset_key.h). An entry holds its whole key. Processes that encode the same data wait for the one that began.
 // With --overwrite it is encoded anew. Entries together take no more than a quarter of --disk-memory, nor of what the
 // disk would have free without them: those that were not used for longest are removed, also when one that is there is
-// used. What they take then is no longer the plan's (JobConfig::disk_taken).
+// used. What they take then is no longer the plan's (FoundOfJob::disk_taken).
 //
 // A line reports what cannot be kept, or is found damaged; that never fails. Nothing is kept without an encoder, of
 // files that have less than `least` bytes, or of files that are long for how few of their records are read.

@@ -145,7 +145,7 @@ int chat_command(JobConfig options, const CommandFlags& flags) {
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
   const PromptImages images(options, flags.images);
-  options.block_patches = images.patches();
+  options.found.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);

@@ -172,7 +172,7 @@ int init_command(JobConfig options, const CommandFlags&) {
           steps < kStepsAnEpoch ? "times through the data, which is small" : "times through the data");
   options.learning_rate = learning_rate(options);
   job.add(options, "learning_rate", "what is usual for this method");
-  if (options.block_patches > 0) remark_images(job, options, corpus.images.value().processor);
+  if (options.found.block_patches > 0) remark_images(job, options, corpus.images.value().processor);
   write_text(out, job.text());
   fmt::print("{}", job.text());
   say(fmt::format("written to {}; snug train {} runs it\n", out.string(), out.string()));

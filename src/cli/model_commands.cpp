@@ -198,7 +198,7 @@ int copy_checkpoint(const JobConfig& options, const CommandFlags& flags) {
   if (flags.json)
     fmt::print("{}\n", to_line({{"out", options.out}}));
   else
-    fmt::print("{}: {} as a model\n", options.out, options.given_model);
+    fmt::print("{}: {} as a model\n", options.out, options.found.given_model);
   return 0;
 }
 
@@ -208,7 +208,7 @@ int merge_command(JobConfig options, const CommandFlags& flags) {
   options.ranks = 1;
   options.offload_parameters = "none";  // offloading has no place to go, as the directory to be made does not exist yet
   require_out(options);
-  if (options.adapter.empty() && is_checkpoint(options.given_model)) return copy_checkpoint(options, flags);
+  if (options.adapter.empty() && is_checkpoint(options.found.given_model)) return copy_checkpoint(options, flags);
   if (options.adapter.empty())
     user_error(
         "--adapter is required: the PEFT directory to be merged; of a run of all weights --model RUN --checkpoint "
@@ -257,7 +257,7 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   const PromptImages images(options, flags.images);
-  options.block_patches = images.patches();
+  options.found.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) {

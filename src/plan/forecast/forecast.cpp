@@ -233,7 +233,7 @@ Forecast forecast(const Compiled& compiled) {
     found->bytes += buffer.bytes;
     left -= buffer.bytes;
   }
-  f.classes.push_back({"packing", left});
+  if (left > 0) f.classes.push_back({"packing", left});
   for (const Space space : kSpaces) f.peak_sites[index(space)] = site_of(compiled, compiled.plan.peak[index(space)]);
   return f;
 }
