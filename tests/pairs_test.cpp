@@ -40,6 +40,31 @@ INSTANTIATE_TEST_SUITE_P(Variants, PairSteps,
                            return name;
                          });
 
+// Returns the ops of a program that compute layers forward; of one that trains they are the layers' ops "fwd".
+std::vector<std::string> forward_ops(const Compiled& compiled, Task task) {
+  std::vector<std::string> ops;
+  for (const Op& op : compiled.set.programs[compiled.at(task)].ops) {
+    if (!op.site.starts_with("layer.") || op.lane != Lane::Compute) continue;
+    std::string site = op.site;
+    const size_t forward = site.find(".fwd.");
+    if (forward != std::string::npos) site.erase(forward, 4);
+    const bool trains = task == Task::Pass && (forward == std::string::npos || site.find("recompute") != site.npos);
+    if (!trains) ops.push_back(fmt::format("{} {}", site, kind(op.attrs)));
+  }
+  return ops;
+}
+
+// By other products sums would be rounded otherwise, and the first loss would not be ln 2 to the bit on GPUs.
+TEST(NewAdapter, TheReferenceIsScoredByTheOpsThatTrainIt) {
+  JobSpec spec = job_of(options_of("sigmoid"), true, DType::BF16, 64);
+  spec.new_adapter = true;
+  const Compiled begins = compile(spec, CpuFacts());
+  EXPECT_GT(forward_ops(begins, Task::Score).size(), 10u);
+  EXPECT_EQ(forward_ops(begins, Task::Score), forward_ops(begins, Task::Pass));
+  spec.new_adapter = false;
+  EXPECT_LT(forward_ops(compile(spec, CpuFacts()), Task::Score).size(), forward_ops(begins, Task::Score).size());
+}
+
 // Of each step kl, from replies that are not learnt from, decides what every reply weighs; the last step has desirable
 // ones alone.
 TEST(Kto, LossNormAndMetricsOfThreeStepsAreThoseOfFp64) {

@@ -210,6 +210,7 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
     fit_to_rules(spec.model, spec.rules);
   }
   if (spec.model.scores) spec.pad_token = pad_token_of(options, config.end_tokens);
+  spec.new_adapter = training && options.method == "lora" && options.adapter.empty() && !options.resume;
   request.draws_head = training && options.adapter.empty();
   request.head_is_embedding = tied && !spec.model.tied;
   if (files) request.left_out = parameters_left_out(options, spec.model, files->config);

@@ -93,6 +93,7 @@ class Compiler {
              spec_.strategy,
              spec_.objective,
              spec_.given_embeddings,
+             spec_.new_adapter,
              make_rope_table("rope_table", spec_.model.rope),
              make_local_rope_table(),
              make_query_rope_table(),

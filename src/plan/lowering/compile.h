@@ -29,6 +29,7 @@ struct JobSpec {
   int rank = 0;                         // of cut.ranks
   bool given_embeddings = false;        // Train, Evaluate: passes are given what the frozen tower makes of images, of
                                         // which no weight is held
+  bool new_adapter = false;             // Train: an adapter that changes nothing yet begins with this run
   std::optional<SavedState> saved;      // Train: what is restored; without it, what this rank would save
   bool evaluate = false;                // Train: evaluation between steps
   int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together; cut.patches: of its images

@@ -17,6 +17,7 @@ struct JobContext {
   const Strategy& strategy;
   const ObjectiveOptions& objective;
   bool given_embeddings = false;            // JobSpec::given_embeddings
+  bool new_adapter = false;                 // JobSpec::new_adapter
   Operand rope_table;                       // [P, columns of a head that turn] fp32, persistent
   std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
   std::optional<Operand> query_rope_table;  // of queries, where they grow with their positions

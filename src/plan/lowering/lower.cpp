@@ -309,8 +309,11 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
   });
 }
 
+// A new adapter stays in its place: it changes nothing, and the first step is scored by the very products that train
+// it, where a linear without an adapter may round a sum with the residual stream once that one with an adapter rounds
+// twice.
 void lower_scoring(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
-  lower_forward(job, program, cut, shape, job.objective.reference == Reference::Adapter,
+  lower_forward(job, program, cut, shape, job.new_adapter || job.objective.reference == Reference::Adapter,
                 [&](Emitter& e, Builder& b, Value x, const BatchBuffers& batch) {
                   job.objective.has_teacher() ? keep_teacher(job, e, b, x, batch) : take_scores(job, e, b, x, batch);
                 });
