@@ -11,6 +11,7 @@
 #   packages     a wheel, a tarball and a Debian package, each installed and used (scripts/check_packages.sh)
 #   documents    the commands that README.md and docs/ show (scripts/check_doc_commands.py)
 #   preferences  DPO of a real model, looked at by held-out pairs (scripts/demo_preferences.sh)
+#   compilers    other compilers and the libraries of Debian 13 (scripts/check_compilers.sh): an hour, at first
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -69,10 +70,16 @@ check_preferences() {
   scripts/demo_preferences.sh
 }
 
+check_compilers() {
+  scripts/setup.sh --packages
+  scripts/check_compilers.sh g++-14
+  scripts/check_compilers.sh --syntax g++-13 clang-19
+}
+
 cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release --target snug
 failed=()
-[ $# -gt 0 ] || set -- tokenizers llama images gguf packages documents preferences
+[ $# -gt 0 ] || set -- tokenizers llama images gguf packages documents preferences compilers
 for part in "$@"; do
   printf '\n-- %s\n' "$part"
   # In a shell of its own, in which the first command that fails ends the part.

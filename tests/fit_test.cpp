@@ -301,7 +301,7 @@ TEST(Fit, OptionsConcernWhatTheBackwardReaches) {
     Strategy strategy = plain_strategy(spec.table);
     option.set(strategy, 1);
     EXPECT_EQ(strategy.activations[4] != ActivationPolicy(), of_layers);
-    for (const size_t layer : {0, 1, 2, 3, 5}) EXPECT_EQ(strategy.activations[layer], ActivationPolicy());
+    for (const size_t layer : {0u, 1u, 2u, 3u, 5u}) EXPECT_EQ(strategy.activations[layer], ActivationPolicy());
   }
   choices.recompute = Recompute::Mlp;
   choices.states = Offload{1, Space::Host};

@@ -59,7 +59,7 @@ TEST(Ranks, AsProcessesLeaveWhatTheyLeaveAsThreads) {
         Case{2, "--method full --zero 3 --state-format bf16 --offload-parameters disk --offload-states host", model}}) {
     SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, options));
     const TempDirectory directory;
-    auto train = [&](const std::string& before, const std::string& name, const std::string& more) {
+    auto train = [&, &options = options](const std::string& before, const std::string& name, const std::string& more) {
       const std::string command = fmt::format(
           "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} {} train --model {} --data {} --sequence-length 48 "
           "--batch-size 8 --gradient-accumulation-steps 2 --max-steps 3 --threads 1 --out {} {} {} >{}.log 2>&1",
@@ -101,7 +101,7 @@ TEST(Ranks, AsProcessesSayWhatTheySayAsThreads) {
         {fmt::format("chat {}", talk), 2}})
     for (const std::string held : {"--zero 0", "--zero 3 --base-format int8"}) {
       SCOPED_TRACE(command + " " + held);
-      const auto run = [&](const std::string& before, const std::string& more) {
+      const auto run = [&, &command = command](const std::string& before, const std::string& more) {
         const std::string line = fmt::format(
             "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} {} {} --model model --init random --threads 1 --json "
             "{} {} <typed >out 2>log",

@@ -128,7 +128,7 @@ Vector load(const void* from) {
 }
 
 // Returns one group of B's rows as fp32: a word holds two bf16 numbers, the one of the first row in its lower half.
-inline std::array<Floats, 1> group_of(const float* b) { return {load<Floats>(b)}; }
+[[maybe_unused]] inline std::array<Floats, 1> group_of(const float* b) { return {load<Floats>(b)}; }
 inline std::array<Floats, 2> group_of(const BFloat16* b) {
   const auto words = load<Words>(b);
   return {std::bit_cast<Floats>(words << 16), std::bit_cast<Floats>(words & 0xffff0000u)};
