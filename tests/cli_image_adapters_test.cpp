@@ -89,6 +89,60 @@ TYPED_TEST(TowerAdapters, GoOnWithImagesAlone) {
   this->run_well({"train", "run/job.yaml", "--resume", "--max-steps", "6"});
 }
 
+// PEFT's tensors of what is trained whole have the shapes that the model's files give them: of patches three or more.
+TYPED_TEST(TowerAdapters, PatchEmbeddingsThatAreSavedWholeHaveTheShapesOfTheModelsFiles) {
+  const auto base = SafetensorsIndex::open_model(this->at("base/model"));
+  const auto found = std::ranges::find_if(base.entries(), [](const SafetensorsEntry& entry) {
+    return entry.shape.size() > 2 && entry.name.ends_with(".weight");
+  });
+  ASSERT_NE(found, base.entries().end());
+  const std::string module = found->name.substr(0, found->name.rfind('.'));
+  this->run_well(this->continued({"--modules-to-save", module}));
+  const auto adapter = SafetensorsIndex::open_adapter(this->at("run/adapter"));
+  const SafetensorsEntry* const saved = adapter.find(std::string(kPeftPrefix) + found->name);
+  ASSERT_NE(saved, nullptr);
+  EXPECT_EQ(saved->shape, found->shape);
+  EXPECT_EQ(this->loss("data.jsonl", {"--adapter", "run", "--checkpoint", "step-4"}),
+            this->loss("data.jsonl", {"--model", "base/model", "--adapter", "run/adapter"}));
+}
+
+TYPED_TEST(TowerAdapters, SettleWhatIsTrainedWhereTheyGoOn) {
+  for (const char* option : {"--freeze-vision-tower", "--freeze-projector"}) {
+    const Outcome refused = this->run(this->continued({"--adapter", "adapter", option, "true"}));
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("found true, expected false: adapter trains it, and what an adapter trains is "
+                                       "settled when it begins"));
+  }
+}
+
+TEST_F(Images, PatternsOfATowerGoOnWithItsAdapter) {
+  make_base();
+  const Words job = train({"--model", "base/model", "--init", "pretrained", "--method", "lora", "--max-steps", "2",
+                           "--lora-alpha-pattern", "attn.qkv=50", "--lora-rank-pattern", "attn.proj=3",
+                           "--freeze-vision-tower", "false"});
+  run_well(job);
+  run_well(train({"--model", "base/model", "--init", "pretrained", "--method", "lora", "--max-steps", "1", "--adapter",
+                  "run/adapter", "--learning-rate", "0", "--out", "again"}));
+  const auto config = [&](const char* file) { return nlohmann::json::parse(text_of(at(file))); };
+  EXPECT_EQ(config("again/adapter/adapter_config.json"), config("run/adapter/adapter_config.json"));
+  EXPECT_FALSE(config("again/adapter/adapter_config.json")["alpha_pattern"].empty());
+  EXPECT_EQ(adapter("again"), adapter("run"));
+}
+
+// The adapter holds the grown embedding, and the files of the model the smaller one.
+TEST_F(Images, TokensAddedOnTextsAloneAreMergedWithTheWholeModel) {
+  make_base();
+  put(at("data.jsonl"), record("", "Nothing."));
+  run_well(train({"--model", "base/model", "--init", "pretrained", "--method", "lora", "--max-steps", "2",
+                  "--add-tokens", "<zz>"}));
+  run_well({"merge", "--model", "base/model", "--adapter", "run/adapter", "--out", "merged"});
+  put(at("data.jsonl"), record("444.jpg", "One."));
+  const Words eval{"eval", "--data", "data.jsonl", "--image-dir", kImages, "--compute", "fp32", "--json"};
+  const auto loss = [&](const Words& more) { return nlohmann::json::parse(run_well(with(eval, more)).out)["loss"]; };
+  EXPECT_NEAR(loss({"--model", "merged"}).get<double>(),
+              loss({"--model", "base/model", "--adapter", "run/adapter"}).get<double>(), 1e-5);
+}
+
 // One that holds nothing for a text leaves the base as it is.
 TEST_F(Images, AnAdapterOfATowerAloneLeavesTextsToTheBase) {
   make_base();

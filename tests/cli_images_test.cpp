@@ -298,5 +298,25 @@ TEST_F(Images, WhatIsNotThereIsRefused) {
   expect(train({"--freeze-language-model", "true"}), "nothing else is trained");
 }
 
+// A run goes on with the images and the numbers of pixels with which it began.
+TEST_F(Images, ARunDoesNotGoOnWithOtherImages) {
+  fs::create_directory(at("pictures"));
+  for (const auto& [image, answer] : kAnswers) fs::copy_file(kImages / image, at("pictures") / image);
+  run_well(train({"--image-dir", "pictures", "--max-steps", "2", "--save-every", "2"}));
+  const Words on{"train", "run/job.yaml", "--resume", "--max-steps", "3"};
+  const std::string image = text_of(at("pictures/rgb8.png")), processor = text_of(at("model/preprocessor_config.json"));
+  put(at("pictures/rgb8.png"), image + "more");
+  const Outcome other = run(on);
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("the content of the data has changed"));
+  put(at("pictures/rgb8.png"), image);
+  auto config = nlohmann::json::parse(processor);
+  config["image_mean"] = {0.1, 0.2, 0.3};
+  put(at("model/preprocessor_config.json"), config.dump());
+  EXPECT_THAT(run(on).err, HasSubstr("image processor"));
+  put(at("model/preprocessor_config.json"), processor);
+  run_well(on);
+}
+
 }  // namespace
 }  // namespace snug

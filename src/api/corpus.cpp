@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/option_name.h"
 #include "data/data_files.h"
+#include "data/dataset_key.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -206,8 +207,8 @@ void add_content(Fields& fields, std::string_view group, const Dataset& data, co
     tokens += static_cast<int64_t>(ids.size());
     loss_tokens += data.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
     for (const DatasetImage& image : data.images(sample)) {
-      const std::array<uint32_t, 2> size{image.width, image.height};
-      hash = hash_of(std::span<const uint32_t>(size), hash);
+      const std::array<uint64_t, 3> size{image.width, image.height, data.all_images().stored_bytes(image)};
+      hash = hash_of(std::span<const uint64_t>(size), hash);
     }
     call(heartbeat);
   }
@@ -235,6 +236,9 @@ Fields data_fields(const Corpus& corpus, const JobConfig& options, const Heartbe
   add_content(fields, kContentFields, corpus.training, corpus.training_samples, heartbeat);
   if (corpus.validates())
     add_content(fields, kValidationFields, corpus.validation(), corpus.validation_samples, heartbeat);
+  if (corpus.images)
+    fields.push_back(
+        {std::string(kContentFields), "image processor", hex(hash_of(processor_key(corpus.images->processor)))});
   JobConfig named = options;
   named.data = absolute(named.data);
   if (!validation_fraction(options)) named.validation = absolute(named.validation);

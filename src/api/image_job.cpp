@@ -10,7 +10,31 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kDecodingBytes = int64_t{256} << 20;  // beside the plan's; docs/images.md says it
+constexpr int64_t kDecodingBytes = int64_t{256} << 20;  // docs/images.md says it
+
+// Returns the most that a rank's images take at once as they are read: what an image's header and its file's size tell.
+int64_t most_decoding_bytes(const Corpus& corpus) {
+  if (!corpus.images) return 0;
+  int64_t largest = 0, all = 0;
+  const auto add = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
+    if (!dataset.has_images()) return;
+    for (const uint32_t sample : samples)
+      for (const DatasetImage& image : dataset.images(sample)) {
+        const ImageTask task{.source = std::string(dataset.all_images().source(image)),
+                             .pictures = std::vector<ImageTask::Picture>(image.step > 0 ? 2 : 1),
+                             .width = image.width,
+                             .height = image.height,
+                             .video = image.step > 0};
+        const int64_t bytes =
+            task_bytes(corpus.images->processor, task) + static_cast<int64_t>(dataset.all_images().stored_bytes(image));
+        largest = std::max(largest, bytes);
+        all += bytes;
+      }
+  };
+  add(corpus.training, corpus.training_samples);
+  add(corpus.validation(), corpus.validation_samples);
+  return std::min(all, std::max(largest, kDecodingBytes));
+}
 
 }  // namespace
 
@@ -66,6 +90,7 @@ void note_found(const Corpus& corpus, JobConfig& options) {
     return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
                                                     : 0;
   };
+  options.found.decoding_bytes = static_cast<uint64_t>(most_decoding_bytes(corpus));
   options.found.block_patches =
       std::max(most(corpus.training, corpus.training_samples), most(corpus.validation(), corpus.validation_samples));
 }

@@ -115,11 +115,12 @@ ModelSpec part_trained_on(const AdapterFormat& trained_on, const ModelSpec& mode
   return with_tower || !other.tower ? other : without_tower(std::move(other));
 }
 
-// Returns the hash_of_base() of a part of the job's model.
-std::optional<uint64_t> hash_of_part(const ModelSpec& part, const JobSpec& spec, const PeftConfig& adapter,
+// Returns the hash_of_base() of a part of the job's model; `vocabulary` is that of the model's files.
+std::optional<uint64_t> hash_of_part(ModelSpec part, int64_t vocabulary, const JobSpec& spec, const PeftConfig& adapter,
                                      SourceRequest request) {
   if (static_cast<bool>(part.tower) == static_cast<bool>(spec.model.tower))
     return hash_of_base(spec.table, spec.sources, adapter);
+  part.vocabulary = vocabulary;
   ParamTable table = full_parameters(part, false);
   if (!request.random) store_as_files_do(table, request.model);
   request.adapter.reset();
@@ -148,7 +149,8 @@ void note_other_base(JobSpec& spec, const JobConfig& options, const SourceReques
                                   options.adapter, base, option_name("model"), model_as_given(options)));
   }
   if (trained_on.base.empty()) return;
-  const std::optional<uint64_t> base = hash_of_part(part, spec, read_peft_config(options.adapter), request);
+  const int64_t vocabulary = whole_model_config_of(options).spec.vocabulary;
+  const std::optional<uint64_t> base = hash_of_part(part, vocabulary, spec, read_peft_config(options.adapter), request);
   if (!base || trained_on.base == hex(*base)) return;
   notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})", options.adapter,
                               trained_on.base, kSnugFile, options.model, hex(*base)));

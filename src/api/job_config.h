@@ -30,6 +30,7 @@ struct FoundOfJob {
   std::vector<AddedToken> new_tokens;  // what find_new_tokens() makes of add_tokens and add_special_tokens
   uint64_t disk_taken = 0;             // of disk_memory, by what is kept of the data; by note_found()
   uint64_t teacher_bytes = 0;          // of these, by what a teacher says of the data
+  uint64_t decoding_bytes = 0;         // of a rank's host memory, by images as they are read; by note_found()
   int64_t block_patches = 0;           // the most of a block's images, or 0 without images; by note_found()
   bool given_embeddings = false;       // JobSpec::given_embeddings; by use_image_cache()
   uint64_t disk_wanted = 0;            // of what is free, by rows of images that are still to be written; likewise

@@ -63,16 +63,17 @@ void add_of_training(const JobConfig& options, const Cut& cut, Reasons& reasons)
 }
 
 // Adds rates of parts of a model that are not trained, of a job whose images go through a tower.
-void add_of_frozen_parts(const JobSpec& job, Reasons& reasons) {
+void add_of_frozen_parts(const JobSpec& job, bool continued, Reasons& reasons) {
   bool tower = false, projector = false;
   for (const ParamSpec& param : job.table.params)
     if (param.tower && param.trainable) (is_of_projector(param.name, job.model) ? projector : tower) = true;
-  if (!tower)
-    reasons.emplace_back("learning_rate_vision",
-                         "the tower is frozen; " + option_name("freeze_vision_tower") + " false trains it");
-  if (!projector)
-    reasons.emplace_back("learning_rate_projector",
-                         "the projector is frozen; " + option_name("freeze_projector") + " false trains it");
+  const auto add = [&](const char* rate, std::string_view part, const char* freeze) {
+    reasons.emplace_back(rate, continued
+                                   ? fmt::format("{} does not train the {}", option_name("adapter"), part)
+                                   : fmt::format("the {} is frozen; {} false trains it", part, option_name(freeze)));
+  };
+  if (!tower) add("learning_rate_vision", "tower", "freeze_vision_tower");
+  if (!projector) add("learning_rate_projector", "projector", "freeze_projector");
 }
 
 // Adds a line for each target of adapters that names linears of a tower or projector alone, which have none.
@@ -107,7 +108,8 @@ std::vector<std::string> options_without_effect(const JobConfig& options, const 
   Reasons reasons;
   if (circumstances.kinds) add_of_data(options, *circumstances.kinds, reasons);
   if (circumstances.cut) add_of_training(options, *circumstances.cut, reasons);
-  if (circumstances.job && !circumstances.job->cut.patches.empty()) add_of_frozen_parts(*circumstances.job, reasons);
+  if (circumstances.job && !circumstances.job->cut.patches.empty())
+    add_of_frozen_parts(*circumstances.job, !options.adapter.empty(), reasons);
   if (circumstances.shows_no_image)
     for (const char* key : {"image_min_pixels", "image_max_pixels", "max_slices"})
       reasons.emplace_back(key, "there is no " + option_name("image"));

@@ -73,6 +73,18 @@ std::vector<int64_t> parse_layers(const std::vector<std::string>& entries, int64
   return {numbers.begin(), numbers.end()};
 }
 
+// Returns whether a name is that of a list of modules, such as "blocks" of "visual.blocks.0.norm1.weight", which PEFT
+// saves one by one alone.
+bool is_list(const std::string& name, const std::set<std::string>& params) {
+  const auto numbered = [&](const std::string& param) {
+    const size_t at = ("." + param).find("." + name + ".");
+    if (at == std::string::npos) return false;
+    const size_t next = at + name.size() + 1, end = param.find('.', next);
+    return end != std::string::npos && end > next && param.find_first_not_of("0123456789", next) >= end;
+  };
+  return !params.empty() && std::ranges::all_of(params, numbered);
+}
+
 // Returns names for modules_to_save that mean these parameters to PEFT, which looks at the ends of texts, and to
 // options, which look at the parts of paths: `names` where both take them so, else paths of modules.
 std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<std::string>& names, bool as_peft,
@@ -91,7 +103,7 @@ std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<s
     } catch (const UserError&) {
       if (!as_peft || to_peft.empty()) throw;
     }
-    if (to_peft == chosen) {
+    if (to_peft == chosen && !is_list(name, chosen)) {
       result.push_back(name);
       continue;
     }
@@ -106,7 +118,7 @@ std::vector<std::string> saved_names(const ModelSpec& model, const std::vector<s
 }
 
 // Leaves out those of a tower, unless it has adapters, and of its projector, which is trained whole if it is.
-std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfig& adapter, bool tower = false) {
+std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfig& adapter, bool tower) {
   std::vector<std::string> adapted;
   for (const ParamSpec& param : full_parameters(model, false).params) {
     const std::string path = param.name.substr(0, param.name.rfind('.'));
@@ -118,7 +130,7 @@ std::vector<std::string> adapted_linears(const ModelSpec& model, const PeftConfi
 
 // Names the adapted linears of a multimodal model by their paths: by their last names PEFT would find such of its
 // vision tower too.
-PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model, bool tower = false) {
+PeftConfig named_in_full(PeftConfig adapter, const ModelSpec& model, bool tower) {
   if (!model.tower && !is_multimodal(model.embedding)) return adapter;
   adapter.target_modules = adapted_linears(model, adapter, tower);
   std::ranges::sort(adapter.target_modules);
@@ -138,8 +150,8 @@ bool fits_any(const Pattern& pattern, const std::vector<std::string>& paths) {
 }
 
 // Refuses patterns that fit no linear that is adapted.
-void refuse_vain_patterns(const ModelSpec& model, const PeftConfig& adapter) {
-  const std::vector<std::string> adapted = adapted_linears(model, adapter);
+void refuse_vain_patterns(const ModelSpec& model, const PeftConfig& adapter, bool tower) {
+  const std::vector<std::string> adapted = adapted_linears(model, adapter, tower);
   const auto judge = [&](std::string_view option, const auto& patterns) {
     for (const auto& entry : patterns)
       if (!fits_any(entry.first, adapted))
@@ -152,7 +164,7 @@ void refuse_vain_patterns(const ModelSpec& model, const PeftConfig& adapter) {
 
 // Leaves out such patterns of an adapter that is continued; a note names them (find_sources()).
 void drop_vain_patterns(const ModelSpec& model, PeftConfig& adapter) {
-  const std::vector<std::string> adapted = adapted_linears(model, adapter);
+  const std::vector<std::string> adapted = adapted_linears(model, adapter, true);
   const auto is_vain = [&](const auto& entry) { return !fits_any(entry.first, adapted); };
   std::erase_if(adapter.rank_pattern, is_vain);
   std::erase_if(adapter.alpha_pattern, is_vain);
@@ -173,6 +185,25 @@ void refuse_parts_of_tower(const AdapterFiles& files, const JobConfig& options, 
           "{}: adapts the projector, expected one that is trained whole (modules_to_save), or not at all: training it "
           "by an adapter is not supported yet; eval, generate, chat and merge read it",
           files.where(tensor));
+}
+
+// Refuses to freeze or train a tower or projector otherwise than an adapter that is continued does.
+void refuse_other_parts(const JobConfig& options, const PeftConfig& adapter) {
+  const ModelSpec model = model_config_of(options).spec;
+  if (!model.tower) return;
+  const std::vector<std::string> adapted = adapted_linears(model, adapter, true);
+  bool tower = false, projector = false;
+  for (const ParamSpec& param : full_parameters(model, false).params)
+    if (param.tower && (saves_whole(adapter, param.name) ||
+                        std::ranges::find(adapted, param.name.substr(0, param.name.rfind('.'))) != adapted.end()))
+      (is_of_projector(param.name, model) ? projector : tower) = true;
+  const auto judge = [&](const char* key, bool frozen, bool trained) {
+    if (options.given.contains(key) && frozen == trained)
+      user_error("{}: found {}, expected {}: {} {}, and what an adapter trains is settled when it begins", key, frozen,
+                 !frozen, options.adapter, trained ? "trains it" : "does not train it");
+  };
+  judge("freeze_vision_tower", options.freeze_vision_tower, tower);
+  judge("freeze_projector", options.freeze_projector, projector);
 }
 
 // Refuses options of what is trained that the method, or the adapter that is continued, leaves no room for.
@@ -209,6 +240,7 @@ void refuse_other_rules(JobConfig options) {
       continue;  // judged by itself
     user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
   }
+  if (!full) refuse_other_parts(options, adapter_of(options));
 }
 
 }  // namespace
@@ -257,7 +289,7 @@ PeftConfig adapter_of(const JobConfig& options) {
   }
   config.modules_to_save = saved_names(model, whole, false);
   config = plain_adapter(model, config, "lora_targets");
-  refuse_vain_patterns(model, config);
+  refuse_vain_patterns(model, config, tower);
   config = named_in_full(config, model, tower);
   if (model.tower && config.target_modules.empty())
     user_error(

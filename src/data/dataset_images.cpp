@@ -100,6 +100,17 @@ ImageTask DatasetImages::task(const DatasetImage& image) const {
   return task;
 }
 
+uint64_t DatasetImages::stored_bytes(const DatasetImage& image) const {
+  uint64_t bytes = image.held_bytes + image.place_bytes;
+  if (bytes > 0) return bytes;
+  for (const std::string_view path : paths(image)) {
+    std::error_code missing;
+    const uint64_t size = std::filesystem::file_size(path, missing);
+    if (!missing) bytes += size;
+  }
+  return bytes;
+}
+
 uint64_t DatasetImages::state() const {
   uint64_t state = 0;
   std::string_view last;  // images of one data file follow each other

@@ -53,6 +53,8 @@ class DatasetImages {
   // Returns what is to be decoded, with the image's bytes if a record holds it, which are read now where they stand in
   // the data's file. Throws UserError that names the image if they are there no more.
   ImageTask task(const DatasetImage& image) const;
+  // Returns how many bytes an image's files have together, or what the data has of it; a file that is gone has none.
+  uint64_t stored_bytes(const DatasetImage& image) const;
   // Returns a hash of size and time of every image's file; other than before if one of them has been written or is
   // gone.
   uint64_t state() const;

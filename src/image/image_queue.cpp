@@ -44,7 +44,8 @@ ImageRows process(const ImageProcessor& images, const ImageTask& task) {
 
 int64_t rows_bytes(const ImageRows& rows) { return static_cast<int64_t>(rows.rows.size() * sizeof(float)); }
 
-// Returns what a task takes until it is done; 0 for one that will fail.
+}  // namespace
+
 int64_t task_bytes(const ImageProcessor& processor, const ImageTask& task) {
   std::error_code missing;
   uint64_t files = 0;
@@ -56,8 +57,6 @@ int64_t task_bytes(const ImageProcessor& processor, const ImageTask& task) {
                           task.pictures.size() > 1) +
          static_cast<int64_t>(files);
 }
-
-}  // namespace
 
 int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source,
                          bool later) {

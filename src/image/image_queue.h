@@ -42,6 +42,9 @@ struct ImageRows {
 int64_t processing_bytes(const ImageProcessor& processor, int64_t width, int64_t height, std::string_view source,
                          bool later = false);
 
+// Returns what a task takes until it is done, the bytes of its files included; 0 for one that will fail.
+int64_t task_bytes(const ImageProcessor& processor, const ImageTask& task);
+
 // Hands out rows in the order of the tasks. Tasks are begun in that order too, each when what it may take, with what
 // all before it take that have not been handed out, is within a number of bytes, or when it is the only one: so the
 // most that is taken at once is that number, or what the largest image takes alone.

@@ -319,6 +319,11 @@ Shape stored_shape(const ParamSpec& param) {
   return shape;
 }
 
+Shape shape_in_adapter(const ParamSpec& param) {
+  const Shape stored = stored_shape(param);
+  return stored.count() == param.shape.count() ? stored : param.shape;
+}
+
 bool ParamTable::has_row_per_token(ParamId id) const {
   return id == embedding || (id == head && head_tensor != ModelSpec::kScoreHead);
 }

@@ -46,6 +46,9 @@ struct ParamSpec {
 
 // Returns the shape of the tensor of the files that has a parameter's rows.
 Shape stored_shape(const ParamSpec& param);
+// Returns the shape of the tensor that an adapter has of a parameter, one of its own or one that is trained whole: as
+// the model's files store it, if they have it by itself.
+Shape shape_in_adapter(const ParamSpec& param);
 
 // Ends the names of the norms of an adapted weight's rows, and of what their trained norms began with, whose own names
 // PEFT gives.

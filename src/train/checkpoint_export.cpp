@@ -174,7 +174,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
           checkpoint.string(), param.name);
     const auto id = static_cast<ParamId>(i);
     const bool whole = stored_shape(param).count() == param.shape.count();
-    Shape shape = whole ? stored_shape(param) : param.shape;
+    Shape shape = shape_in_adapter(param);
     if (began.contains(id)) shape.dims[param.name.ends_with(".lora_A.weight") ? 0 : 1] *= 2;
     for (std::string& name :
          adapter ? names_in_adapter(table, id) : std::vector{whole ? param.stored.tensor : param.name}) {

@@ -252,7 +252,7 @@ Output adapter_output(const JobContext& job, const WeightSources& sources) {
     const bool is_b = initial.contains(id), is_a = !is_b && i + 1 < table.params.size() && table[id + 1].taken_off;
     Shape shape = param.shape;
     if (is_b) shape.dims[1] *= 2;
-    Shape whole = shape;
+    Shape whole = is_b ? shape : shape_in_adapter(param);
     if (is_a) whole.dims[0] *= 2;
     for (const std::string& name : names_in_adapter(table, id)) {
       files.add({name, 0, whole[0]}, whole, DType::F32, all_of(shape, id));

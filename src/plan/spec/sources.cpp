@@ -134,8 +134,8 @@ class Finder {
     const auto found = adapter_->tensors.find(own);
     if (found == adapter_->tensors.end() && !param.adapter) return std::nullopt;
     const std::string& name = found == adapter_->tensors.end() ? own : found->second;
-    const SafetensorsEntry& entry =
-        adapter_->index.require(name, param.shape, param.adapter ? "adapter_config.json, 'r'" : "config.json");
+    const SafetensorsEntry& entry = adapter_->index.require(name, shape_in_adapter(param),
+                                                            param.adapter ? "adapter_config.json, 'r'" : "config.json");
     return TensorPlace{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
   }
 
