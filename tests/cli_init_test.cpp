@@ -34,6 +34,14 @@ TEST_F(Init, WhatIsAskedForStays) {
   for (const char* line : {"\nmethod: full\n", "\nsequence_length: 48\n", "\nepochs: 2\n", "\nlearning_rate: 1e-05\n"})
     EXPECT_THAT(job, HasSubstr(line));
   EXPECT_EQ(job.find("lora_rank"), job.npos);
+
+  run_well(init({"--lora-rank", "4", "--optimizer", "lion", "--seed", "7", "--max-steps", "5", "--out", "other.yaml"}));
+  const std::string other = text_of(at("other.yaml"));
+  for (const char* line :
+       {"\nlora_rank: 4\n", "# as asked\noptimizer: lion\n", "\nseed: 7\n", "\nmax_steps: 5\n", "\ncompute: fp32\n"})
+    EXPECT_THAT(other, HasSubstr(line));
+  EXPECT_EQ(other.find("epochs"), other.npos);
+  run_well({"plan", "other.yaml"});
 }
 
 TEST_F(Init, AFileThatIsThereStays) {

@@ -116,7 +116,9 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
   EXPECT_TRUE(refused(R"({"dialogue": [{"role": "user", "content": "a"}]})", "--columns messages=dialogue names it"));
   EXPECT_TRUE(refused(R"({"document": "a", "id": 3})", "--columns text=document names it"));
   EXPECT_TRUE(refused(R"({"Instruction": "a", "Output": "b"})", "--columns instruction=Instruction,output=Output"));
-  EXPECT_TRUE(refused(R"({"foo": "a"})", "name the fields with --columns"));
+  EXPECT_TRUE(
+      refused(R"({"foo": "a"})", "name the fields with --columns, such as --columns instruction=KEY,output=KEY"));
+  EXPECT_TRUE(refused(R"({"ticket": "a", "answer": "b"})", "such as --columns instruction=KEY,output=answer"));
   EXPECT_TRUE(refused(R"({"instruction": "a", "response": "b"})",
                       "key 'output' is missing, found the keys \"instruction\", \"response\"; --columns "
                       "output=response names it"));
@@ -130,6 +132,12 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
   EXPECT_TRUE(refused(
       R"({"prompt": "a", "completion": "b", "label": true})",
       "key 'label': found true, expected none with --objective sft or distill: kto learns from replies with a label"));
+}
+
+TEST_F(Shapes, ColumnsThatAreTheWrongWayRoundAreTurned) {
+  options_.shape.columns = {{"ticket", "instruction"}};
+  EXPECT_TRUE(refused(R"({"ticket": "a", "answer": "b"})",
+                      "; --columns instruction=ticket takes the data's 'ticket' for instruction"));
 }
 
 TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {

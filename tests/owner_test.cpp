@@ -76,8 +76,21 @@ TEST_F(Owner, WhoWasKilledHoldsNothing) {
     EXPECT_TRUE(fails_with<UserError>([&] { DirectoryOwner(out_, terms(locks_hold)); }, "a run is going on there"));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
-    const DirectoryOwner owner(out_, terms(locks_hold));
-    EXPECT_TRUE(taken_from_.starts_with(fmt::format("process {} on {}", child, own_name()))) << taken_from_;
+    const std::string words = fmt::format("process {} on {}", child, own_name());
+    { const DirectoryOwner refused(out_, terms(locks_hold)); }
+    EXPECT_TRUE(taken_from_.starts_with(words)) << taken_from_;
+    taken_from_.clear();
+    // Who begins nothing there leaves word of it.
+    const std::optional<HeldBy> trace = held_by(out_);
+    ASSERT_TRUE(trace);
+    EXPECT_TRUE(trace->words.starts_with(words)) << trace->words;
+    EXPECT_FALSE(trace->lives);
+    {
+      DirectoryOwner owner(out_, terms(locks_hold));
+      EXPECT_TRUE(taken_from_.starts_with(words)) << taken_from_;
+      owner.settle();
+    }
+    EXPECT_FALSE(held_by(out_));
     taken_from_.clear();
     for (const int end : held) close(end);
   }

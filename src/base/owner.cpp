@@ -81,6 +81,16 @@ std::optional<Holder> read_holder(int fd) {
   return holder;
 }
 
+// Returns whether a process of this host has ended; its parent may not have asked for its end yet.
+bool has_ended(int64_t process) {
+  if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return true;
+  std::string about;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), about);
+  const size_t name_end = about.rfind(") ");
+  return name_end != about.npos && name_end + 2 < about.size() &&
+         (about[name_end + 2] == 'Z' || about[name_end + 2] == 'X');
+}
+
 [[noreturn]] void refuse(const fs::path& directory, const std::optional<Holder>& holder) {
   user_error("{}: a run is going on there: {}; it can be ended, or {} names another directory", directory.string(),
              holder ? holder->words() : "a process that has just begun", option_name("out"));
@@ -108,8 +118,7 @@ std::optional<HeldBy> held_by(const fs::path& directory) {
   if (!holder) return std::nullopt;
   HeldBy held{.process = holder->process, .host = holder->host, .words = holder->words()};
   held.here = holder->host == own_host() && holder->boot == own_boot();
-  const bool gone =
-      held.here ? kill(static_cast<pid_t>(holder->process), 0) != 0 && errno == ESRCH : kernel_locks_hold(directory);
+  const bool gone = held.here ? has_ended(holder->process) : kernel_locks_hold(directory);
   held.lives = locked || !gone;
   return held;
 }
@@ -168,13 +177,16 @@ void DirectoryOwner::refuse_if_held(const Terms& terms) {
   const std::optional<Holder> before = read_holder(fd_);
   if (!before) return;
   const bool here = before->host == own_host() && before->boot == own_boot();
-  const bool gone = here && kill(static_cast<pid_t>(before->process), 0) != 0 && errno == ESRCH;
+  const bool gone = here && has_ended(before->process);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(terms.watch_seconds);
   while (!locked_ && !gone && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::duration<double>(terms.beat_seconds / 10));
     const std::optional<Holder> now = read_holder(fd_);
     if (now && (!now->is(*before) || now->beat != before->beat)) refuse(directory_, now);
   }
+  std::array<char, kMostBytes> bytes{};
+  if (const ssize_t count = pread(fd_, bytes.data(), bytes.size(), 0); count > 0)
+    found_.assign(bytes.data(), static_cast<size_t>(count));
   if (terms.took_over) terms.took_over(before->words());
 }
 
@@ -231,7 +243,10 @@ DirectoryOwner::~DirectoryOwner() {
     ended_.notify_all();
     beating_.join();
   }
-  if (!lost_) unlink(file_.c_str());
+  found_.resize(found_.empty() ? 0 : kMostBytes, '\n');
+  const bool left =
+      !lost_ && !found_.empty() && pwrite(fd_, found_.data(), found_.size(), 0) == static_cast<ssize_t>(found_.size());
+  if (!lost_ && !left) unlink(file_.c_str());
   close(fd_);
   if (made_.empty() || lost_) return;
   std::error_code ignored;

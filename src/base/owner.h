@@ -45,10 +45,14 @@ class DirectoryOwner {
   // Makes the directory if it does not exist. Throws UserError that says who holds it, or DeviceError if no file can be
   // made.
   DirectoryOwner(const std::filesystem::path& directory, const Terms& terms);
-  // Removes the file, and those directories of the path that were made and are still empty.
+  // Removes the file, and those directories of the path that were made and are still empty. Unless settle() was called,
+  // it leaves the file of a process that is gone without having ended its run, as held_by() tells of that then.
   ~DirectoryOwner();
   DirectoryOwner(const DirectoryOwner&) = delete;
   DirectoryOwner& operator=(const DirectoryOwner&) = delete;
+
+  // Says that the contents are this process's from now on.
+  void settle() { found_.clear(); }
 
   // Throws DeviceError that says who has the directory, if another process has taken it over while this one was
   // suspended. It must be called before anything is written there: if locks hold it does nothing, else it reads the
@@ -66,6 +70,7 @@ class DirectoryOwner {
   std::filesystem::path directory_, file_;
   std::filesystem::path made_;  // the topmost directory that was made; empty if none was
   std::string started_;
+  std::string found_;  // what the file of a process that is gone held, until settle()
   int fd_ = -1;
   FileLock directory_lock_;
   bool locked_ = false;  // for all processes that can see the directory

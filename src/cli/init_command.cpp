@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "api/corpus.h"
 #include "api/image_job.h"
@@ -72,11 +73,18 @@ class JobText {
     YAML::Emitter value;
     value << find_option(key, "init").get(options);
     text_ += fmt::format("\n# {}\n{}: {}\n", why, key, value.c_str());
+    keys_.insert(key);
+  }
+  // Adds what else was asked for.
+  void add_others(const JobConfig& options) {
+    for (const std::string& key : options.given)
+      if (!keys_.contains(key) && key != "out" && key != "overwrite") add(options, key, "as asked");
   }
   const std::string& text() const { return text_; }
 
  private:
   std::string text_;
+  std::set<std::string> keys_;
 };
 
 // Adds, as comments, keys that data with images has a use for, with the values that count without them.
@@ -107,9 +115,14 @@ std::string choose_method(JobConfig& options) {
                 : "as asked; it does NOT fit: snug plan says what would";
   }
   find_option("method", "init").set(options, "lora");
-  const auto full = plan_of("full", nullptr);
-  const std::string other =
-      full ? fmt::format("; full (all weights) would take {}", taken(*full)) : "; full does not fit here";
+  // What is asked of adapters leaves no choice.
+  const bool of_adapters = std::ranges::any_of(options.given, [](const std::string& key) {
+    return key.starts_with("lora_") || key == "modules_to_save" || key == "ensure_weight_tying";
+  });
+  const auto full = of_adapters ? std::nullopt : plan_of("full", nullptr);
+  const std::string other = of_adapters ? ""
+                            : full      ? fmt::format("; full (all weights) would take {}", taken(*full))
+                                        : "; full does not fit here";
   if (const auto lora = plan_of("lora", nullptr)) return fmt::format("adapters: it takes {}{}", taken(*lora), other);
   if (const auto nf4 = plan_of("lora", "nf4")) {
     find_option("base_format", "init").set(options, "nf4");
@@ -140,7 +153,7 @@ int init_command(JobConfig options, const CommandFlags&) {
   if (!options.given.contains("batch_size"))
     options.batch_size = std::clamp(blocks / kStepsAnEpoch, int64_t{1}, int64_t{16});
   const int64_t steps = std::max(int64_t{1}, blocks / options.batch_size);
-  if (!options.given.contains("epochs")) options.epochs = steps < kStepsAnEpoch ? 3 : 1;
+  if (!options.given.contains("epochs") && !options.max_steps) options.epochs = steps < kStepsAnEpoch ? 3 : 1;
   if (!options.given.contains("validation") && samples >= kValidated) options.validation = {"0.02"};
   const std::string method = choose_method(options);
 
@@ -168,10 +181,13 @@ int init_command(JobConfig options, const CommandFlags&) {
   if (options.given.contains("base_format")) job.add(options, "base_format", "how frozen weights are held");
   if (options.method == "lora") job.add(options, "lora_rank", "more learns more, and takes a little more memory");
   job.add(options, "batch_size", fmt::format("blocks a step: about {} step{} an epoch", steps, steps == 1 ? "" : "s"));
-  job.add(options, "epochs",
-          steps < kStepsAnEpoch ? "times through the data, which is small" : "times through the data");
+  if (options.epochs)
+    job.add(options, "epochs",
+            steps < kStepsAnEpoch ? "times through the data, which is small" : "times through the data");
   options.learning_rate = learning_rate(options);
-  job.add(options, "learning_rate", "what is usual for this method");
+  job.add(options, "learning_rate",
+          options.given.contains("learning_rate") ? "as asked" : "what is usual for this method");
+  job.add_others(options);
   if (options.found.block_patches > 0) remark_images(job, options, corpus.images.value().processor);
   write_text(out, job.text());
   fmt::print("{}", job.text());

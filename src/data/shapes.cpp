@@ -277,7 +277,8 @@ std::string advice(const JsonObject& record) {
     const std::string column = column_for(name, record);
     if (!column.empty()) return fmt::format("{} {} names it", option_name("columns"), column);
   }
-  return "name the fields with " + option_name("columns");
+  return fmt::format("name the fields with {0}, such as {0} {1},{2}", option_name("columns"),
+                     instruction.empty() ? "instruction=KEY" : instruction, output.empty() ? "output=KEY" : output);
 }
 
 }  // namespace
@@ -332,12 +333,16 @@ void validate(const ShapeOptions& options) {
       if (answers) continue;
       user_error(
           "columns: found '{}: {}', which is a field of preferences; {} dpo, orpo, simpo, kto or reward learns from "
-          "them",
+          "them; replies that are learnt as they stand are instruction and output",
           ours, theirs, option_name("objective"));
     }
-    user_error("columns: found '{}: {}', expected one of {}, {}{}{} before the colon", ours, theirs,
+    const std::string swapped =
+        is_in(kFields, theirs) || is_in(kMessageFields, theirs)
+            ? fmt::format("; {} {}={} takes the data's '{}' for {}", option_name("columns"), theirs, ours, ours, theirs)
+            : "";
+    user_error("columns: found '{}: {}', expected one of {}, {}{}{} before the colon{}", ours, theirs,
                fmt::join(kFields, ", "), fmt::join(kMessageFields, ", "), answers ? ", " : "",
-               answers ? fmt::format("{}", fmt::join(kAnswerFields, ", ")) : "");
+               answers ? fmt::format("{}", fmt::join(kAnswerFields, ", ")) : "", swapped);
   }
 }
 
