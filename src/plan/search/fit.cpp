@@ -36,8 +36,9 @@ constexpr uint64_t kOtherOrder = 1'200'000;
 // An arrangement of more ops takes long to compile.
 constexpr uint64_t kExpensiveOps = 15'000;
 
-// With more layers in all passes together a program in layer-major order takes too long to compile.
-constexpr int64_t kMostLayers = 256;
+// With more layers in all passes together a program in layer-major order takes too long to compile, but where weights
+// lie on the disk, which are read once for all passes of a layer then.
+constexpr int64_t kMostLayers = 256, kMostLayersFromDisk = 512;
 
 }  // namespace
 
@@ -356,12 +357,15 @@ class Fitter::Search {
     attempt_with(&Point::reach, Reach::FarBehind);
     attempt_with(&Point::reach, Reach::FarAhead);
     if (!evaluator_.strategy(best.point).update_in_backward) attempt_with(&Point::deferred, true);
+    const auto from_disk = [](const GroupPlacement& group) { return group.weights == Space::Disk; };
+    const bool reads_disk = std::ranges::any_of(evaluator_.strategy(best.point).groups, from_disk);
+    const int64_t most = reads_disk ? kMostLayersFromDisk : kMostLayers;
     const int64_t passes = best.point.cut.passes;
-    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(layers_) <= kMostLayers)
+    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(layers_) <= most)
       attempt_with(&Point::layer_major, true);
     const auto away = [](const GroupPlacement& group) { return group.states != Space::Device; };
-    if (std::ranges::none_of(evaluator_.strategy(best.point).groups, away)) return;
-    for (const Candidate& found : in_other_order(best)) {
+    if (!reads_disk && std::ranges::none_of(evaluator_.strategy(best.point).groups, away)) return;
+    for (const Candidate& found : in_other_order(best, most)) {
       if (found.seconds >= kBetter * best.seconds && found.seconds < kClose * best.seconds) all.push_back(found);
       consider(found);
     }
@@ -370,7 +374,7 @@ class Fitter::Search {
 
   // Searches the cuts in the other order and returns the fastest few. With a whole forward beside which updates run, or
   // all of a layer's passes together, other options may be worth their seconds.
-  std::vector<Candidate> in_other_order(const Candidate& best) {
+  std::vector<Candidate> in_other_order(const Candidate& best, int64_t most_layers) {
     std::vector<Candidate> all;
     const bool early = choices_.speculate || evaluator_.strategy(best.point).update_in_backward;
     reducer_.allow_at_least(kOtherOrder);
@@ -379,7 +383,7 @@ class Fitter::Search {
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
       p.deferred = !early;
       if (early) p.reach = best.point.reach;
-      if ((p.layer_major && cut.passes * static_cast<int64_t>(layers_) > kMostLayers) || reducer_.spent()) continue;
+      if ((p.layer_major && cut.passes * static_cast<int64_t>(layers_) > most_layers) || reducer_.spent()) continue;
       const std::optional<Candidate> found = solver_.least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);
     }
