@@ -192,6 +192,45 @@ TEST_F(Images, RowsAreKeptWhereTheyAreUsedAgain) {
   EXPECT_THAT(trained.err, HasSubstr("image_cache: found on, expected auto or off"));
 }
 
+// A damaged file is named once, whoever reads it and however often.
+TEST_F(Images, DamageThatDecodersReadOverIsSaidOnce) {
+  put(at("data.jsonl"), record("junk.jpg", "One.") + record("rgb8.png", "Two.") + record("", "Nothing."));
+  make_base();
+  const auto expect_said = [&](const Words& words, const std::string& where) {
+    SCOPED_TRACE(words[0]);
+    const std::string said = run_well(words).err,
+                      note = where +
+                             "Corrupt JPEG data: 3 extraneous bytes before marker 0xdb; it is used as it was "
+                             "decoded\n";
+    const size_t at = said.find(note);
+    ASSERT_NE(at, said.npos) << said;
+    EXPECT_EQ(said.find("Corrupt JPEG", at + note.size()), said.npos) << said;
+  };
+  const std::string of_data = "note: data.jsonl, line 1, key 'images[0]' (\"junk.jpg\"): ";
+  expect_said(adapt({"--image-cache", "off", "--ranks", "2", "--validation", "data.jsonl"}), of_data);
+  expect_said(adapt({"--image-cache", "on", "--overwrite"}), of_data);
+  expect_said(
+      {"eval", "--model", "base/model", "--data", "data.jsonl", "--image-dir", kImages, "--sequence-length", "128"},
+      of_data);
+  expect_said({"generate", "--model", "base/model", "--prompt", "What?", "--prompt", "And <image>?", "--image",
+               kImages / "junk.jpg", "--max-new-tokens", "1"},
+              "note: --image (\"" + (kImages / "junk.jpg").string() + "\"): ");
+  // Many are counted.
+  fs::create_directory(at("many"));
+  std::string records;
+  for (int i = 0; i < 12; i++) {
+    const std::string name = std::to_string(i) + ".jpg";
+    fs::copy_file(kImages / "junk.jpg", at("many") / name);
+    records += record(name, "One.");
+  }
+  put(at("data.jsonl"), records);
+  const std::string said = run_well(adapt({"--image-cache", "off", "--overwrite", "--image-dir", "many"})).err;
+  size_t named = 0;
+  for (size_t at = said.find("Corrupt JPEG"); at != said.npos; at = said.find("Corrupt JPEG", at + 1)) named++;
+  EXPECT_EQ(named, 5u) << said;
+  EXPECT_THAT(said, HasSubstr("note: 10 images are damaged so far, and used as they were decoded\n"));
+}
+
 // What a run needs until its end is not taken from it by one that begins.
 TEST_F(Images, RowsThatARunUsesAreNotRemoved) {
   make_base();

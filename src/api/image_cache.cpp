@@ -251,7 +251,7 @@ bool embed_before(const Planned& planned, const ImageCache& cache, const Corpus&
   const auto begin = std::chrono::steady_clock::now();
   Session session = rank_session(planned, options, rank, place, comm);
   session.load();
-  const ImageBatches batches = image_batches(corpus.images.value(), planned.spec.model);
+  const ImageBatches batches = image_batches(corpus.images.value(), planned.spec.model, corpus.image_notes);
   const EmbeddedImages done =
       embed_images(session, *cache.embeddings, batches, ranks_of_machine(comm, place), interrupted);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;

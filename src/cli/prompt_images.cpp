@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "api/images.h"
+#include "api/launch.h"
 #include "api/text.h"
 #include "base/error.h"
 #include "data/record_images.h"
@@ -83,7 +84,7 @@ void PromptImages::show(std::span<const int32_t> prompt, Generator& generator, c
   Dataset alone;
   alone.add(sample);
   const ModelSpec model = model_config_of(options).spec;
-  ImageBatcher batcher(alone, image_batches(*input_, model));
+  ImageBatcher batcher(alone, image_batches(*input_, model, is_first_process() ? notes_ : nullptr));
   std::vector<ImageTokens> tokens;
   for (const DatasetView& one : alone.views(0))
     tokens.push_back({one.begin, one.rows / model.tower.merge, one.columns / model.tower.merge});

@@ -33,6 +33,7 @@ class PromptImages {
   std::optional<ImageInput> input_;
   std::optional<SampleImages> images_;
   std::vector<PlannedImage> planned_;
+  std::shared_ptr<ImageNotes> notes_ = std::make_shared<ImageNotes>();
 };
 
 }  // namespace snug
