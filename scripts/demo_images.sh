@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From drawings of a package to a model that says what it sees, in a quarter of a minute on two cores: fetches the icons
+# From drawings of a package to a model that says what it sees, in five seconds on two cores: fetches the icons
 # of the package tango-icon-theme (1.2 MB), and teaches a small Qwen2-VL with random weights to name thirty of them. Then
 # the same questions are asked with other drawings: a model that had learned the texts alone would not notice.
 set -euo pipefail

@@ -1,4 +1,6 @@
 // Images from data files to a model that answers from pixels, by the program itself, on a tower of two layers.
+#include <pty.h>
+
 #include "base/file_lock.h"
 #include "image_models.h"
 
@@ -192,6 +194,45 @@ TEST_F(Images, RowsAreKeptWhereTheyAreUsedAgain) {
   EXPECT_THAT(trained.err, HasSubstr("image_cache: found on, expected auto or off"));
 }
 
+// A damaged file is named once, whoever reads it and however often.
+TEST_F(Images, DamageThatDecodersReadOverIsSaidOnce) {
+  put(at("data.jsonl"), record("junk.jpg", "One.") + record("rgb8.png", "Two.") + record("", "Nothing."));
+  make_base();
+  const auto expect_said = [&](const Words& words, const std::string& where) {
+    SCOPED_TRACE(words[0]);
+    const std::string said = run_well(words).err,
+                      note = where +
+                             "Corrupt JPEG data: 3 extraneous bytes before marker 0xdb; it is used as it was "
+                             "decoded\n";
+    const size_t at = said.find(note);
+    ASSERT_NE(at, said.npos) << said;
+    EXPECT_EQ(said.find("Corrupt JPEG", at + note.size()), said.npos) << said;
+  };
+  const std::string of_data = "note: data.jsonl, line 1, key 'images[0]' (\"junk.jpg\"): ";
+  expect_said(adapt({"--image-cache", "off", "--ranks", "2", "--validation", "data.jsonl"}), of_data);
+  expect_said(adapt({"--image-cache", "on", "--overwrite"}), of_data);
+  expect_said(
+      {"eval", "--model", "base/model", "--data", "data.jsonl", "--image-dir", kImages, "--sequence-length", "128"},
+      of_data);
+  expect_said({"generate", "--model", "base/model", "--prompt", "What?", "--prompt", "And <image>?", "--image",
+               kImages / "junk.jpg", "--max-new-tokens", "1"},
+              "note: --image (\"" + (kImages / "junk.jpg").string() + "\"): ");
+  // Many are counted.
+  fs::create_directory(at("many"));
+  std::string records;
+  for (int i = 0; i < 12; i++) {
+    const std::string name = std::to_string(i) + ".jpg";
+    fs::copy_file(kImages / "junk.jpg", at("many") / name);
+    records += record(name, "One.");
+  }
+  put(at("data.jsonl"), records);
+  const std::string said = run_well(adapt({"--image-cache", "off", "--overwrite", "--image-dir", "many"})).err;
+  size_t named = 0;
+  for (size_t at = said.find("Corrupt JPEG"); at != said.npos; at = said.find("Corrupt JPEG", at + 1)) named++;
+  EXPECT_EQ(named, 5u) << said;
+  EXPECT_THAT(said, HasSubstr("note: 10 images are damaged so far, and used as they were decoded\n"));
+}
+
 // What a run needs until its end is not taken from it by one that begins.
 TEST_F(Images, RowsThatARunUsesAreNotRemoved) {
   make_base();
@@ -265,6 +306,93 @@ TEST_F(Images, OptionsOfPartsThatAreNotTrainedOrOfImagesThatAreNotThereAreSaidTo
                         "--image-max-pixels", "7840"})
                   .err,
               HasSubstr("--image-max-pixels 7840 changes nothing: there is no --image"));
+}
+
+// A marker, or a token of images, is no text to a model that takes images.
+TEST_F(Images, MarkersWithoutImagesAreRefusedInPrompts) {
+  make_base();
+  const Words generate{"generate", "--model", "base/model", "--max-new-tokens", "1"};
+  const Words chat{"chat", "--model", "base/model", "--max-new-tokens", "1", "--sequence-length", "128"};
+  const Words image{"--image", kImages / "rgb8.png"};
+  const auto expect = [&](const Words& words, const char* part, const std::string& typed = "") {
+    put(at("typed"), typed);
+    const Outcome outcome = finish(start(words, SNUG_BINARY, [&] {
+      const int input = open(at("typed").c_str(), O_RDONLY | O_CLOEXEC);
+      return dup2(input, STDIN_FILENO) == STDIN_FILENO;
+    }));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  };
+  expect(with(generate, {"--prompt", "<image>What?"}),
+         "found the marker <image> in the text and no image, expected --image FILE for each");
+  expect(with(generate, {"--prompt", "What <|image_pad|>?"}), "found '<|image_pad|>' in the text");
+  expect(with(generate, {"--prompt", "<video>What?"}), "videos are in data alone");
+  expect(with(with(generate, image), {"--prompt", "<image> or <image>?"}),
+         "found 2 markers <image> and 1 image, expected as many, or no marker");
+  expect(with(with(generate, image), {"--prompt", "What?", "--system", "<image> is it."}),
+         "--system: found the marker <image> in the text, expected none: images stand in the first text");
+  expect(with(chat, {"--system", "<|vision_start|>"}), "--system: found '<|vision_start|>'", "What?\n");
+  expect(chat, "standard input, line 1: found the marker <image> in the text and no image", "<image>What?\n");
+  expect(with(chat, image), "standard input, line 2: found the marker <image> in the text, expected none",
+         "What?\nAnd <image>?\n");
+  expect(with(generate, {"--prompt", "What?", "--image", "https://a.b/c.png"}),
+         "--image: found https://a.b/c.png, expected the path of a file: images are not fetched");
+  put(at("prompts.jsonl"), R"({"prompt": "What?", "images": ["rgb8.png"]})");
+  expect(with(generate, {"--prompts", "prompts.jsonl"}),
+         "key 'images': found [\"rgb8.png\"], expected none: --image is");
+  expect(train({"--train-modules", "visual"}), "--freeze-vision-tower false and --freeze-projector false train");
+  EXPECT_THAT(
+      run_well({"plan", "--model", "model", "--image-tokens", "9", "--sequence-length", "64", "--image-cache", "on"})
+          .err,
+      HasSubstr("--image-cache on changes nothing: without --data it is not known which images there are"));
+  run_well(with(with(generate, image), {"--prompt", "What?", "--prompt", "And <image>?", "--system", "A < b."}));
+}
+
+// Who types at a terminal is asked again.
+TEST_F(Images, AChatGoesOnBehindALineThatIsRefused) {
+  make_base();
+  const Words words{"chat", "--model", "base/model", "--max-new-tokens", "1", "--sequence-length", "128"};
+  int terminal = -1, end = -1;
+  ASSERT_EQ(openpty(&terminal, &end, nullptr, nullptr, nullptr), 0);
+  std::vector<char*> arguments{const_cast<char*>(SNUG_BINARY)};
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (chdir(at("").c_str()) != 0) _exit(126);
+    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(end, stream);
+    close(terminal);
+    close(end);
+    execv(SNUG_BINARY, arguments.data());
+    _exit(127);
+  }
+  close(end);
+  const std::string typed = "<image>What?\nWhat?\n\x04";
+  EXPECT_EQ(write(terminal, typed.data(), typed.size()), std::ssize(typed));
+  std::string text;
+  char buffer[4096];
+  for (ssize_t count = 0; (count = read(terminal, buffer, sizeof buffer)) > 0;)
+    text.append(buffer, static_cast<size_t>(count));
+  close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << text;
+  EXPECT_THAT(text, HasSubstr("standard input, line 1: found the marker <image> in the text and no image"));
+  const size_t first = text.find("> "), second = text.find("> ", first + 1);
+  EXPECT_NE(text.find("> ", second + 1), text.npos) << text;  // behind the reply to the second line
+}
+
+TEST_F(Slices, MarkersWithoutImagesAreRefused) {
+  const auto expect = [&](const Words& words, const char* part) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  };
+  expect({"generate", "--model", "model", "--init", "random", "--prompt", "<image>What?"},
+         "found the marker <image> in the text and no image");
+  put(at("data.jsonl"), R"({"prompt": "<image>What?", "chosen": "One.", "rejected": "Two."})");
+  expect(train({"--objective", "dpo", "--method", "lora"}),
+         "data.jsonl, line 1: found '<image>' in a text, expected none");
 }
 
 // The keys that images have are comments in a job file that is made for them.

@@ -385,7 +385,9 @@ TEST_F(ImageRecords, WhatIsAmissIsSaidWithFileLineAndImage) {
        "key 'content[0].image_url': found an object"},
       {talk(R"([{"type": "image_url", "image_url": {"detail": "low"}}])", ""),
        "key 'content[0].image_url': found an object"},
-      {talk(R"([{"type": "image", "image": "rgb8.png", "min_pixels": 3}])", ""), "key 'content[0].min_pixels'"},
+      {talk(R"([{"type": "image", "image": "rgb8.png", "min_pixels": 3}])", ""),
+       "key 'content[0].min_pixels': found 3, expected none: --image-min-pixels and --image-max-pixels are for all"},
+      {talk(R"([{"type": "input_image", "image_url": "rgb8.png"}])", ""), "\"image\" or \"image_url\" for an image"},
       {talk(R"([{"type": "image", "image": "rgb8.png", "text": "a"}])", ""), "key 'content[0].text'"},
       {talk(R"([{"type": "image"}])", ""), "found 1 marker <image>"},
       {talk(R"([{"type": "video", "video": "a.mp4"}])", ""), "the model takes no videos"},
@@ -397,8 +399,8 @@ TEST_F(ImageRecords, WhatIsAmissIsSaidWithFileLineAndImage) {
       {R"({"messages": [{"role": "assistant", "content": "a"}], "images": ["rgb8.png"]})", "no message of a user"},
       {R"({"text": "a", "images": ["rgb8.png"]})", "expected none beside 'text'"},
       {R"({"input_ids": [1, 2], "images": ["rgb8.png"]})", "expected none beside 'input_ids'"},
-      {R"({"text": "a<unk>"})", "found 1 tokens '<unk>' in it, expected 0"},
-      {R"({"input_ids": [1, 261]})", "found 1 tokens '<unk>' in it, expected 0"},
+      {R"({"text": "a<unk>"})", "found 1 token '<unk>' in it, expected 0"},
+      {R"({"input_ids": [1, 261]})", "found 1 token '<unk>' in it, expected 0"},
       {talk(R"("a")", R"(, "image_path": "rgb8.png")"), "a record's images are 'images' or 'image'"},
   };
   for (const auto& [record, part] : cases) EXPECT_TRUE(refused(record, part)) << record;
@@ -419,6 +421,19 @@ TEST_F(ImageRecords, PreferencesHaveNoneYet) {
       R"({"prompt": [{"role": "user", "content": [{"type": "image", "image": "rgb8.png"}]}], )"
       R"("chosen": [{"role": "assistant", "content": "a"}], "rejected": [{"role": "assistant", "content": "b"}]})",
       "images in preferences are not supported yet"));
+  const auto pair = [](const std::string& prompt, const std::string& chosen) {
+    return R"({"prompt": ")" + prompt + R"(", "chosen": ")" + chosen + R"(", "rejected": "b"})";
+  };
+  for (const char* const text : {"<image>q", "q </image>", "q <unk>"}) {
+    EXPECT_TRUE(refused(pair(text, "a"), "images in preferences are not supported yet")) << text;
+    EXPECT_TRUE(refused(pair("q", text), "images in preferences are not supported yet")) << text;
+    EXPECT_TRUE(
+        refused(R"({"chosen": [{"role": "user", "content": ")" + std::string(text) +
+                    R"("}, {"role": "assistant", "content": "a"}], "rejected": [{"role": "user", "content": "q"}, )"
+                    R"({"role": "assistant", "content": "b"}]})",
+                "images in preferences are not supported yet"))
+        << text;
+  }
 }
 
 TEST_F(ImageRecords, ATemplateThatChangesTheTextOfImagesIsRefused) {

@@ -1,8 +1,13 @@
 // Headers and pixels of image files as Pillow reads them, and what is refused.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <new>
 #include <set>
 
 #include "base/error.h"
@@ -47,6 +52,43 @@ TEST(Image, AWarningSaysWhatWasPassedOver) {
   EXPECT_EQ(decode_image(image_path("junk.jpg"), "junk.jpg").warning,
             "Corrupt JPEG data: 3 extraneous bytes before marker 0xdb");
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A file is not at fault where memory is.
+TEST(Image, NoMemoryIsNoDamage) {
+  for (const std::string name : {"progressive.jpg", "rgb8.png", "lossy.webp", "lossless.webp"}) {
+    const std::string text = image_text(name);
+    const ImageHeader header = read_image_header(image_path(name), name);
+    Image image{.width = header.width, .height = header.height, .rgb = {}};
+    image.rgb.resize(static_cast<size_t>(header.width * header.height * 3));
+    const auto decode = [&] {
+      const auto decoder = name.ends_with("jpg") ? decode_jpeg : name.ends_with("png") ? decode_png : decode_webp;
+      decoder(bytes_of(text), name, header, image);
+    };
+    decode();
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlimit none{0, 0};
+      if (setrlimit(RLIMIT_AS, &none) != 0) _exit(1);
+      void* (*volatile take)(size_t) = std::malloc;  // volatile, so that each call is made
+      for (size_t size = 4096; size > 0; size -= 16)
+        while (take(size) != nullptr) {
+        }
+      try {
+        decode();
+      } catch (const std::bad_alloc&) {
+        _exit(0);
+      } catch (...) {
+        _exit(2);
+      }
+      _exit(3);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << name;
+  }
+}
+#endif
 
 TEST(Image, ChannelsAreThoseOfTheFile) {
   const auto channels = [](const std::string& name) { return read_image_header(image_path(name), name).channels; };

@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 
+#include "api/image_notes.h"
 #include "api/plan.h"
 #include "api/text.h"
 #include "base/fields.h"
@@ -23,9 +24,10 @@ struct Corpus {
   std::vector<uint32_t> training_samples, validation_samples;
   // List the samples by what --data and --validation name, where that is several files or directories.
   std::vector<NamedSamples> training_parts, validation_parts;
-  PromptFormat prompt_format;                           // for data that is not tokens already
-  std::optional<ImageInput> images;                     // what the model takes; nothing: none
-  std::vector<std::string> notes;                       // lines for the user about data and format
+  PromptFormat prompt_format;        // for data that is not tokens already
+  std::optional<ImageInput> images;  // what the model takes; nothing: none
+  std::vector<std::string> notes;    // lines for the user about data and format
+  std::shared_ptr<ImageNotes> image_notes = std::make_shared<ImageNotes>();
   std::shared_ptr<const ImageEmbeddings> embeddings{};  // what passes are given of images (api/image_cache.h)
   uint64_t cache_bytes = 0;  // of token ids that are kept (api/token_cache.h), for FoundOfJob::disk_taken
 

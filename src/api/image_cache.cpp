@@ -251,14 +251,14 @@ bool embed_before(const Planned& planned, const ImageCache& cache, const Corpus&
   const auto begin = std::chrono::steady_clock::now();
   Session session = rank_session(planned, options, rank, place, comm);
   session.load();
-  const ImageBatches batches = image_batches(corpus.images.value(), planned.spec.model);
+  const ImageBatches batches = image_batches(corpus.images.value(), planned.spec.model, corpus.image_notes);
   const EmbeddedImages done =
       embed_images(session, *cache.embeddings, batches, ranks_of_machine(comm, place), interrupted);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   if (rank == 0)
     say(fmt::format(
-        "image cache: the rows of {} were made in {} passes, {:.1f} s{}\n",
-        images_text(static_cast<size_t>(done.images)), done.passes, spent.count(),
+        "image cache: the rows of {} were made in {} pass{}, {:.1f} s{}\n",
+        images_text(static_cast<size_t>(done.images)), done.passes, done.passes == 1 ? "" : "es", spent.count(),
         done.interrupted ? "; interrupted before the first step: the same command goes on from there" : ""));
   return done.interrupted;
 }

@@ -120,7 +120,7 @@ std::vector<int64_t> patch_shapes(const JobConfig& options, const JobSpec& spec)
   return shapes;
 }
 
-ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
+ImageBatches image_batches(const ImageInput& input, const ModelSpec& model, std::shared_ptr<ImageNotes> notes) {
   const TowerSpec& tower = model.tower;
   return {.processor = input.processor,
           .tower = {.merge = tower.merge,
@@ -129,12 +129,16 @@ ImageBatches image_batches(const ImageInput& input, const ModelSpec& model) {
                     .position_side = tower.position_side,
                     .image_side = tower.image_side,
                     .class_rows = !tower.class_row.empty()},
-          .rows = {.threads = usable_cores(), .most_bytes = kDecodingBytes}};
+          .rows = {.threads = usable_cores(),
+                   .most_bytes = kDecodingBytes,
+                   .note = [notes = std::move(notes)](const std::string& warning) {
+                     if (notes) notes->add(warning);
+                   }}};
 }
 
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const JobConfig& options) {
   if (options.found.block_patches == 0) return std::nullopt;
-  ImageBatches batches = image_batches(corpus.images.value(), model_config_of(options).spec);
+  ImageBatches batches = image_batches(corpus.images.value(), model_config_of(options).spec, corpus.image_notes);
   batches.embeddings = corpus.embeddings.get();
   return batches;
 }

@@ -32,8 +32,9 @@ int64_t patches_of_tokens(const JobConfig& options);
 // tower is trained, one for none.
 std::vector<int64_t> patch_shapes(const JobConfig& options, const JobSpec& spec);
 
-// Return how images become batches, in the second case of the data's, where it has some.
-ImageBatches image_batches(const ImageInput& input, const ModelSpec& model);
+// Return how images become batches, in the second case of the data's, where it has some. What decoders find damaged is
+// said by the notes, if there are any.
+ImageBatches image_batches(const ImageInput& input, const ModelSpec& model, std::shared_ptr<ImageNotes> notes);
 std::optional<ImageBatches> image_batches(const Corpus& corpus, const JobConfig& options);
 
 }  // namespace snug

@@ -59,6 +59,8 @@ void add_of_training(const JobConfig& options, const Cut& cut, Reasons& reasons)
     for (const char* key :
          {"freeze_vision_tower", "freeze_projector", "learning_rate_vision", "learning_rate_projector", "image_cache"})
       reasons.emplace_back(key, "no images go through a tower");
+  else if (options.data.empty())
+    reasons.emplace_back("image_cache", "without " + option_name("data") + " it is not known which images there are");
   if (options.order == "layer" && cut.passes == 1) reasons.emplace_back("order", "a step has one pass");
 }
 

@@ -82,7 +82,15 @@ class Dialogue {
       if (line->find_first_not_of(" \t\r") == line->npos) continue;
       typed_ = *line;
       turns_.push_back({ChatRole::User, *line});
-      std::vector<int32_t> tokens = encode();
+      std::vector<int32_t> tokens;
+      try {
+        tokens = encode();
+      } catch (const UserError& error) {  // a person types another line; a program may not miss the reply to one
+        if (!terminal_) throw;
+        snug::say(fmt::format("snug: {}\n", error.what()));
+        turns_.pop_back();
+        continue;
+      }
       if (tokens.size() > most_tokens_ && turns_.size() > 1) {
         say("the conversation has become too long, and begins anew");
         turns_.erase(turns_.begin(), turns_.end() - 1);
@@ -112,6 +120,8 @@ class Dialogue {
   std::vector<int32_t> encode() const {
     std::vector<Message> turns = turns_;
     turns[0].content = images_.write(turns[0].content, lines_.place());
+    for (size_t i = 1; i < turns.size(); i++)
+      if (turns[i].role == ChatRole::User) images_.refuse_in(turns[i].content, lines_.place());
     return images_.expand(encoder_.encode(turns, lines_.place()), lines_.place());
   }
 
@@ -145,6 +155,7 @@ int chat_command(JobConfig options, const CommandFlags& flags) {
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
   const PromptImages images(options, flags.images);
+  images.refuse_in(flags.system, "--system");
   options.found.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options, flags.system);

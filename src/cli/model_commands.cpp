@@ -52,7 +52,8 @@ constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
     {"system system_prompt system_message", "none: --system is for all prompts"},
     {"messages conversations history", "none: a prompt is one text, under 'prompt'; 'snug chat' is for several turns"},
     {"tools functions tool_choice", "none: tools are not supported yet"},
-    {"image images image_url audio video", "none: images, sound and video are not supported yet"},
+    {"image images image_url", "none: --image is for all prompts"},
+    {"audio video videos", "none: sound and video are not supported yet"},
     {"chat_template chat_template_kwargs enable_thinking add_generation_prompt",
      "none: --template is for all prompts, and thinking is not rendered yet"}};
 
@@ -257,6 +258,7 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   const PromptImages images(options, flags.images);
+  images.refuse_in(flags.system, "--system");
   options.found.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options, flags.system);

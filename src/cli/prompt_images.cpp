@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "api/images.h"
+#include "api/launch.h"
 #include "api/text.h"
 #include "base/error.h"
 #include "data/record_images.h"
@@ -11,13 +12,20 @@
 namespace snug {
 
 PromptImages::PromptImages(const JobConfig& options, const std::vector<std::string>& files) {
-  if (files.empty()) return;
+  if (files.empty() && !whole_model_config_of(options).spec.tower) return;
   const Tokenizer tokenizer = load_tokenizer(options);
-  input_ = image_input(options, tokenizer);
+  try {
+    input_ = image_input(options, tokenizer);
+  } catch (const UserError&) {  // texts need no file that says how images are cut
+    if (!files.empty()) throw;
+  }
+  if (files.empty()) return;
   if (!input_) user_error("--image {}: found an image, expected none: {} takes no images", files[0], options.model);
   images_.emplace(*input_, encoder_of(tokenizer));
   std::vector<ImageReference> references;
   for (const std::string& file : files) {
+    if (names_url(file))
+      user_error("--image: found {}, expected the path of a file: images are not fetched, copy them here first", file);
     if (is_data_url(file)) user_error("--image: found a data URL, expected the path of a file");
     references.push_back({file, "--image"});
   }
@@ -30,12 +38,29 @@ int64_t PromptImages::patches() const {
   return patches;
 }
 
-std::string PromptImages::write(const std::string& text, const std::string& place) const {
-  if (empty()) return text;
+void PromptImages::refuse_tokens(const std::string& text, const std::string& place) const {
   for (const std::string& token : tokens_of(input_->markup))
     if (token != kImageMarker && text.find(token) != std::string::npos)
       user_error("{}: found '{}' in the text, which the model has for images alone, expected the marker {}", place,
                  token, kImageMarker);
+  if (!input_->markup.video_pad.empty() && text.find(kVideoMarker) != std::string::npos)
+    user_error("{}: found the marker {} in the text, expected none: videos are in data alone", place, kVideoMarker);
+}
+
+void PromptImages::refuse_in(const std::string& text, const std::string& place) const {
+  if (!input_) return;
+  refuse_tokens(text, place);
+  if (text.find(kImageMarker) != std::string::npos)
+    user_error("{}: found the marker {} in the text, expected none: images stand in the first text that is asked",
+               place, kImageMarker);
+}
+
+std::string PromptImages::write(const std::string& text, const std::string& place) const {
+  if (!input_) return text;
+  refuse_tokens(text, place);
+  if (empty() && text.find(kImageMarker) != std::string::npos)
+    user_error("{}: found the marker {} in the text and no image, expected --image FILE for each", place, kImageMarker);
+  if (empty()) return text;
   Conversation turn{{ChatRole::User, ""}};
   std::string& content = turn[0].content;
   size_t markers = 0, begin = 0;
@@ -47,8 +72,8 @@ std::string PromptImages::write(const std::string& text, const std::string& plac
     for (size_t i = 0; i < planned_.size(); i++) content += kImageMark + input_->markup.behind_unmarked;
   content += text.substr(begin);
   if (markers > 0 && markers != planned_.size())
-    user_error("{}: found {} markers {} and {} images, expected as many, or no marker", place, markers, kImageMarker,
-               planned_.size());
+    user_error("{}: found {} marker{} {} and {} image{}, expected as many, or no marker", place, markers,
+               markers == 1 ? "" : "s", kImageMarker, planned_.size(), planned_.size() == 1 ? "" : "s");
   images_->write(planned_, turn);
   return content;
 }
@@ -83,7 +108,7 @@ void PromptImages::show(std::span<const int32_t> prompt, Generator& generator, c
   Dataset alone;
   alone.add(sample);
   const ModelSpec model = model_config_of(options).spec;
-  ImageBatcher batcher(alone, image_batches(*input_, model));
+  ImageBatcher batcher(alone, image_batches(*input_, model, is_first_process() ? notes_ : nullptr));
   std::vector<ImageTokens> tokens;
   for (const DatasetView& one : alone.views(0))
     tokens.push_back({one.begin, one.rows / model.tower.merge, one.columns / model.tower.merge});

@@ -7,7 +7,7 @@
 
 namespace snug {
 
-// Holds the images of all prompts of a command. Without any it changes nothing.
+// Holds the images of all prompts of a command. Without any, and of a model that takes none, it changes nothing.
 class PromptImages {
  public:
   // Reads the files' headers. UserError that names the option for images of a model that takes none, and for what is
@@ -22,6 +22,8 @@ class PromptImages {
   // Returns a text with the images in the place of its markers "<image>" or, without markers, before it. UserError,
   // named by `place`, for other numbers of them, and for a text that has the model's own tokens of images.
   std::string write(const std::string& text, const std::string& place) const;
+  // Throws UserError, named by `place`, for a text that no image stands in and that has markers or such tokens.
+  void refuse_in(const std::string& text, const std::string& place) const;
   // Returns the tokens of a prompt with each view's token as often as the view has rows.
   std::vector<int32_t> expand(std::vector<int32_t> ids, const std::string& place) const;
   // Lets a generator look at the images of an expanded prompt, unless it has seen them at the same tokens: `shown` says
@@ -30,9 +32,12 @@ class PromptImages {
             std::vector<uint32_t>& shown) const;
 
  private:
-  std::optional<ImageInput> input_;
+  void refuse_tokens(const std::string& text, const std::string& place) const;
+
+  std::optional<ImageInput> input_;  // nothing: the model takes no images
   std::optional<SampleImages> images_;
   std::vector<PlannedImage> planned_;
+  std::shared_ptr<ImageNotes> notes_ = std::make_shared<ImageNotes>();
 };
 
 }  // namespace snug

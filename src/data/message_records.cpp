@@ -63,7 +63,9 @@ std::string content_of(const RecordFields& fields, const JsonObject& message, co
       continue;
     }
     const std::string type = part.string("type");
-    for (const char* medium : {"image", "audio", "video", "input_image", "input_audio", "file"}) {
+    for (const char* medium : {"image", "input_image"})
+      if (type.starts_with(medium)) part.fail("type", "\"image\" or \"image_url\" for an image");
+    for (const char* medium : {"audio", "video", "input_audio", "file"}) {
       if (type.starts_with(medium))
         part.fail("type", "\"text\", \"image\", \"image_url\" or \"video\": sound is not supported yet");
     }

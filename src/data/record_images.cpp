@@ -11,7 +11,6 @@
 namespace snug {
 namespace {
 
-constexpr std::string_view kVideoMarker = "<video>";
 constexpr const char* kVideoField = "videos";
 constexpr std::string_view kFrames = "a list of the paths of its frames";
 constexpr std::string_view kPathOrUrl = "a path, or a data URL (data:image/png;base64,...)";
@@ -28,14 +27,10 @@ ImageReference reference(const Json& value, const std::string& place) {
   };
   if (!value.is_string() || value == "") fail(kPathOrUrl);
   std::string where = value.get<std::string>();
-  constexpr std::string_view kFile = "file://", kScheme = "://";
+  constexpr std::string_view kFile = "file://";
   if (where.starts_with(kFile)) where.erase(0, kFile.size());
   if (where.empty() || where.find('\0') != std::string::npos) fail(kPathOrUrl);
-  const size_t scheme = where.find(kScheme);
-  if (scheme != std::string::npos && !where.starts_with("data:") &&
-      std::all_of(where.begin(), where.begin() + static_cast<std::ptrdiff_t>(scheme),
-                  [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; }))
-    fail("a path, or a data URL: images are not fetched, copy them here first");
+  if (names_url(where)) fail("a path, or a data URL: images are not fetched, copy them here first");
   return {std::move(where), place};
 }
 
@@ -293,6 +288,13 @@ void refuse_images_of_part(const JsonObject& part, const RecordFields& fields) {
 }
 
 }  // namespace
+
+bool names_url(std::string_view text) {
+  const size_t scheme = text.find("://");
+  if (scheme == text.npos || text.starts_with("data:")) return false;
+  return std::ranges::all_of(text.substr(0, scheme),
+                             [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; });
+}
 
 std::string text_of_image_part(const JsonObject& part, const RecordFields& fields, std::vector<std::string>& ignored) {
   refuse_images_of_part(part, fields);

@@ -12,8 +12,11 @@ namespace snug {
 // Stands in the content of a message in place of an image or a video: no text has this byte, as UTF-8 has none of its
 // value.
 constexpr char kImageMark = '\xff';
-// Stands where texts name an image.
-constexpr std::string_view kImageMarker = "<image>";
+// Stand where texts name an image, and a video.
+constexpr std::string_view kImageMarker = "<image>", kVideoMarker = "<video>";
+
+// Returns whether a text names what would have to be fetched: it begins with a scheme, as "https://", that is not data.
+bool names_url(std::string_view text);
 
 // Returns a part of a message that is an image, for place_images(), which reads its reference out of it. `part` is of
 // the type image or image_url; an image that it does not name itself is the next of the record's list. Unknown keys

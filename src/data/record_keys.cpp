@@ -21,8 +21,10 @@ constexpr unsigned kEverywhere = kRecords | kMessage | bit(KeysOf::Part);
 std::string with_names(std::string_view expected) {
   const std::string columns = option_name("columns"), objective = option_name("objective");
   const std::string prompt = option_name("prompt"), chat_template = option_name("template");
+  const std::string least = option_name("image_min_pixels"), most = option_name("image_max_pixels");
   return fmt::format(fmt::runtime(expected), fmt::arg("columns", columns), fmt::arg("objective", objective),
-                     fmt::arg("prompt", prompt), fmt::arg("template", chat_template));
+                     fmt::arg("prompt", prompt), fmt::arg("template", chat_template), fmt::arg("min_pixels", least),
+                     fmt::arg("max_pixels", most));
 }
 
 // Says which values of a key are refused; the others change nothing, or are judged by the tables below.
@@ -87,6 +89,8 @@ constexpr RefusedKeys kRefused[] = {
      "none: images are 'images' of the record, or parts of the message's content"},
     {bit(KeysOf::Part), "image images image_path image_paths image_file image_files image_url image_urls img imgs",
      "none: an image is a part of its own, of the type \"image\" or \"image_url\""},
+    {bit(KeysOf::Part), "min_pixels max_pixels resized_height resized_width",
+     "none: {min_pixels} and {max_pixels} are for all images"},
     {kRecords | kMessage, "documents retrieved_documents",
      "none: documents that a template sets beside the messages are not rendered yet"},
     {bit(KeysOf::Alpaca), "context contexts passage passages",

@@ -176,9 +176,9 @@ void SampleImages::expand(std::span<const PlannedImage> images, Sample& sample) 
   }
   if (pads != views)
     user_error(
-        "found {} tokens '{}' in the rendered text, expected {}, one for each view of an image: no other text "
+        "found {} token{} '{}' in the rendered text, expected {}, one for each view of an image: no other text "
         "may hold it, nor a template leave one out",
-        pads, markup.pad, views);
+        pads, pads == 1 ? "" : "s", markup.pad, views);
   if (pads == 0) return;
   Sample out;
   out.second = sample.second;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/option_name.h"
 #include "data/preferences.h"
+#include "data/record_images.h"
 
 namespace snug {
 namespace {
@@ -158,11 +159,35 @@ void SampleMaker::finish(Sample& sample) const {
   int64_t expected = 0;
   for (const DatasetView& view : sample.views) expected += view.tokens;
   if (const int64_t found = std::ranges::count_if(sample.ids, is_pad); found != expected)
-    user_error("found {} tokens '{}' in it, expected {}: the model replaces each by a part of an image", found,
-               options_.images->markup.pad, expected);
+    user_error("found {} token{} '{}' in it, expected {}: the model replaces each by a part of an image", found,
+               found == 1 ? "" : "s", options_.images->markup.pad, expected);
+}
+
+// Refuses what stands for an image, or is of its text, with a model that takes images.
+void SampleMaker::refuse_images(const Answers& answers) const {
+  if (!options_.images) return;
+  std::vector<std::string> all = tokens_of(options_.images->markup);
+  all.emplace_back(kImageMarker);
+  if (!options_.images->markup.video_pad.empty()) all.emplace_back(kVideoMarker);
+  const auto refuse = [&](const std::string& text) {
+    for (const std::string& one : all)
+      if (text.find(one) != text.npos)
+        user_error("found '{}' in a text, expected none: images in preferences are not supported yet", one);
+  };
+  if (const auto* texts = std::get_if<Answers::Texts>(&answers.replies)) {
+    refuse(texts->prompt.value_or(""));
+    std::ranges::for_each(texts->replies, refuse);
+  }
+  if (const auto* conversations = std::get_if<std::vector<Conversation>>(&answers.replies))
+    for (const Conversation& conversation : *conversations)
+      for (const Message& message : conversation) {
+        refuse(message.content);
+        refuse(message.thinking);
+      }
 }
 
 std::vector<Sample> SampleMaker::encode(Answers& answers, std::span<const jinja::Value> tools, Made& made) const {
+  refuse_images(answers);
   made.settled = answers.settled;
   std::vector<Sample> replies;
   if (auto* conversations = std::get_if<std::vector<Conversation>>(&answers.replies)) {

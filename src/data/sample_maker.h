@@ -36,6 +36,7 @@ class SampleMaker {
   Sample encode(std::string& text, Made& made) const;
   Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made,
                 std::span<const PlannedImage> images = {}) const;
+  void refuse_images(const Answers& answers) const;
   std::vector<Sample> encode(Answers& answers, std::span<const jinja::Value> tools, Made& made) const;
   std::vector<Sample> encode(Answers::Texts& texts, Made& made) const;
   void require_format() const;

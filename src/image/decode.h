@@ -26,7 +26,7 @@ struct DecodedImage {
 
 // Return the pixels of a whole file. Memory is taken only after the header has been checked against `max_pixels`. Throw
 // UserError as read_image_header() does, and for pixels that are cut short or cannot be decoded; `source` names the
-// image in messages.
+// image in messages. Throw std::bad_alloc where a decoder finds no memory.
 DecodedImage decode_image(std::span<const std::byte> bytes, std::string_view source,
                           int64_t max_pixels = kMostImagePixels);
 DecodedImage decode_image(const std::filesystem::path& path, std::string_view source,

@@ -1,6 +1,7 @@
 // By libjpeg-turbo with its defaults (accurate integer DCT, smooth upsampling), as Pillow uses it.
 #include <csetjmp>
 #include <cstdio>
+#include <new>
 #include <vector>
 
 #include <jpeglib.h>  // needs FILE and size_t from above
@@ -22,6 +23,7 @@ struct Errors {
   std::jmp_buf jump;
   char failure[JMSG_LENGTH_MAX];
   char warning[JMSG_LENGTH_MAX];
+  bool no_memory;  // is why it failed
 };
 
 Errors& errors_of(j_common_ptr common) { return *reinterpret_cast<Errors*>(common->err); }
@@ -29,6 +31,7 @@ Errors& errors_of(j_common_ptr common) { return *reinterpret_cast<Errors*>(commo
 [[noreturn]] void fail(j_common_ptr common) {
   Errors& errors = errors_of(common);
   common->err->format_message(common, errors.failure);
+  errors.no_memory = common->err->msg_code == JERR_OUT_OF_MEMORY || common->err->msg_code == JERR_NO_BACKING_STORE;
   std::longjmp(errors.jump, 1);
 }
 
@@ -98,6 +101,7 @@ class Decompressor {
   }
 
   const char* failure() const { return errors_.failure; }
+  bool no_memory() const { return errors_.no_memory; }
   const char* warning() const { return errors_.warning; }
 
  private:
@@ -112,9 +116,11 @@ std::string decode_jpeg(std::span<const std::byte> bytes, std::string_view sourc
                         Image& image) {
   std::vector<uint8_t> row(header.channels == 4 ? static_cast<size_t>(header.width) * 4 : 0);
   Decompressor decompressor;
-  if (!decompressor.run(bytes, header, row.data(), image.rgb.data()))
+  if (!decompressor.run(bytes, header, row.data(), image.rgb.data())) {
+    if (decompressor.no_memory()) throw std::bad_alloc();
     user_error("{}: cannot decode this JPEG file ({}), expected a whole image: copy or fetch it again", source,
                decompressor.failure());
+  }
   return decompressor.warning();
 }
 

@@ -51,6 +51,8 @@ class PngReader {
   }
 
   const char* failure() const { return failure_; }
+  // Returns whether it failed for want of memory, as libpng's and zlib's messages say it.
+  bool no_memory() const { return std::strstr(failure_, "memory") != nullptr; }
   const char* warning() const { return warning_; }
 
  private:
@@ -87,9 +89,11 @@ std::string decode_png(std::span<const std::byte> bytes, std::string_view source
   std::vector<png_bytep> rows(static_cast<size_t>(header.height));
   for (size_t y = 0; y < rows.size(); y++) rows[y] = image.rgb.data() + y * static_cast<size_t>(header.width) * 3;
   PngReader reader(bytes);
-  if (!reader.run(header, rows.data()))
+  if (!reader.run(header, rows.data())) {
+    if (reader.no_memory()) throw std::bad_alloc();
     user_error("{}: cannot decode this PNG file ({}), expected a whole image: copy or fetch it again", source,
                reader.failure());
+  }
   return reader.warning();
 }
 

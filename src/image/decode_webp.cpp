@@ -1,6 +1,8 @@
 // By libwebp.
 #include <webp/decode.h>
 
+#include <new>
+
 #include "base/error.h"
 #include "image/decode.h"
 
@@ -10,8 +12,6 @@ namespace {
 
 std::string_view words_of(VP8StatusCode status) {
   switch (status) {
-    case VP8_STATUS_OUT_OF_MEMORY:
-      return "no memory is left for it";
     case VP8_STATUS_BITSTREAM_ERROR:
       return "its bits are damaged";
     case VP8_STATUS_UNSUPPORTED_FEATURE:
@@ -42,6 +42,7 @@ std::string decode_webp(std::span<const std::byte> bytes, std::string_view sourc
     status = WebPDecode(data, bytes.size(), &config);
     WebPFreeDecBuffer(&config.output);
   }
+  if (status == VP8_STATUS_OUT_OF_MEMORY) throw std::bad_alloc();
   if (status != VP8_STATUS_OK)
     user_error("{}: cannot decode this WebP file ({}), expected a whole image: copy or fetch it again", source,
                words_of(status));

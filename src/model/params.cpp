@@ -492,7 +492,10 @@ ParamTable trained_parameters(const ModelSpec& model, const ParamRules& rules) {
               "norms are trained (q, k and v; gate and up): name all of them, or none, among lora_targets",
               table[id].name);
   if (std::ranges::none_of(table.params, &ParamSpec::trainable))
-    user_error("train_modules and freeze: found nothing left to train, expected at least one module of the model");
+    user_error("train_modules and freeze: found nothing left to train, expected at least one module of the model{}",
+               !model.tower ? ""
+                            : fmt::format("; {} false and {} false train the parts that images go through",
+                                          option_name("freeze_vision_tower"), option_name("freeze_projector")));
   return table;
 }
 
