@@ -364,7 +364,8 @@ class Fitter::Search {
     if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(layers_) <= most)
       attempt_with(&Point::layer_major, true);
     const auto away = [](const GroupPlacement& group) { return group.states != Space::Device; };
-    if (!reads_disk && std::ranges::none_of(evaluator_.strategy(best.point).groups, away)) return;
+    const bool reads_often = reads_disk && best.point.cut.passes * static_cast<int64_t>(layers_) > kMostLayers;
+    if (!reads_often && std::ranges::none_of(evaluator_.strategy(best.point).groups, away)) return;
     for (const Candidate& found : in_other_order(best, most)) {
       if (found.seconds >= kBetter * best.seconds && found.seconds < kClose * best.seconds) all.push_back(found);
       consider(found);
