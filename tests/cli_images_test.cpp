@@ -426,6 +426,17 @@ TEST_F(Images, WhatIsNotThereIsRefused) {
   expect(train({"--freeze-language-model", "true"}), "nothing else is trained");
 }
 
+// The model's configuration is enough for it.
+TEST_F(Images, APlanSaysWhatReadingImagesTakes) {
+  const auto plan = [&](const std::string& data) {
+    return run_well({"plan", "--model", "model", "--data", data, "--image-dir", kImages, "--device", "cpu"}).out;
+  };
+  put(at("texts.jsonl"), record("", "Nothing."));
+  EXPECT_THAT(plan("texts.jsonl"), ::testing::Not(HasSubstr("as images are read")));
+  // Tables of decoders take 2 MiB of each of the two images.
+  EXPECT_THAT(plan("data.jsonl"), HasSubstr("as images are read, up to 4.4 MiB of the host besides"));
+}
+
 // A run goes on with the images and the numbers of pixels with which it began.
 TEST_F(Images, ARunDoesNotGoOnWithOtherImages) {
   fs::create_directory(at("pictures"));

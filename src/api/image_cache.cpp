@@ -211,6 +211,8 @@ ImageCache find_image_cache(const JobSpec& spec, const Corpus& corpus, const Job
       user_error("image_cache: found on, expected auto or off: the rows that are made of images change, as {}", why);
     return {};
   }
+  if (spec.sources.assumed)
+    return {.line = "image cache: the model has no weight files here, by which kept rows are named; planned without"};
   ImageCache cache = find(spec, corpus, options, target, mode, heartbeat_of(launched));
   // Each machine has its own files, and its own disk.
   const bool everywhere = least_of_ranks(launched, cache.embeddings ? 1 : 0) != 0;

@@ -122,19 +122,15 @@ Caps caps_of(const JobConfig& options, const Target& target, PlanMode mode, cons
     found = free_here(options, processes);
   }
   // Images are read beside what a plan has.
-  const uint64_t decoding = options.found.decoding_bytes * static_cast<uint64_t>(processes.ranks);
-  const auto left = [&](uint64_t bytes) { return bytes - std::min(bytes, decoding); };
-  found.memory = left(found.memory);
-  std::optional<uint64_t> host_memory = options.host_memory;
-  if (host_memory) host_memory = left(*host_memory);
+  found.memory -= std::min(found.memory, options.found.decoding_bytes * static_cast<uint64_t>(processes.ranks));
   // A plan that is only read may allow more than is free here; a named card has its own memory.
   const bool named_card = target.cuda() && !options.machine.empty();
   const auto cap = [](const std::optional<uint64_t>& given, uint64_t there, bool beyond) {
     return given && beyond ? *given : std::min(given.value_or(there), there);
   };
   Caps caps;
-  caps.host_bytes = cap(host_memory, found.memory, look);
-  if (host_memory != caps.host_bytes) caps.host_limit = found.limit;
+  caps.host_bytes = cap(options.host_memory, found.memory, look);
+  if (options.host_memory != caps.host_bytes) caps.host_limit = found.limit;
   // Token ids that are kept are among what --disk-memory allows; what is free is counted without them.
   std::optional<uint64_t> disk_memory = options.disk_memory;
   if (disk_memory && !other_machine) *disk_memory -= std::min(*disk_memory, options.found.disk_taken);
