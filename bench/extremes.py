@@ -11,15 +11,15 @@ was planned, and tokens a second beside the forecast. What follows `--` goes to 
 import argparse
 import json
 import pathlib
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
-from gpu_train import parse_until_dashes
+from gpu_train import parse_until_dashes, write_samples
 from gpus_rival import used_bytes
+from image_jobs import metrics_of
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "tests" / "fixtures" / "configs"
 
@@ -37,30 +37,8 @@ JOBS = {
 }  # fmt: skip
 
 
-def write_inputs(shape, tokens, words, folder):
-    """Writes blocks of random tokens, all with loss; of pairs half of each reply's tokens are the prompt's."""
-    shutil.copy(CONFIGS / shape / "config.json", folder / "config.json")
-    draw = random.Random(1)
-
-    def ids(count):
-        return [draw.randrange(128000) for _ in range(count)]
-
-    def sample():
-        if "--objective dpo" in words:
-            return {key: ids(tokens // 4) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
-        block = ids(tokens)
-        return {"input_ids": block, "labels": block}
-
-    (folder / "samples.jsonl").write_text("".join(json.dumps(sample()) + "\n" for _ in range(batch_of(words))))
-
-
 def batch_of(words):
     return int(words.split("--batch-size ")[1].split()[0]) if "--batch-size" in words else 1
-
-
-def metrics_of(run):
-    path = run / "metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def host_bytes(pid):
@@ -75,7 +53,8 @@ def host_bytes(pid):
 def run_job(options, name, folder):
     shape, tokens, words = JOBS[name]
     batch = batch_of(words)
-    write_inputs(shape, tokens, words, folder)
+    shutil.copy(CONFIGS / shape / "config.json", folder / "config.json")
+    write_samples(folder, 128000, tokens, batch, "--objective dpo" in words)
     command = [options.snug, "train", "--model", folder, "--data", folder / "samples.jsonl", "--out", folder / "run"]
     command += f"--init random --device cuda --sequence-length {tokens} --packing false --save-every 0".split()
     command += [] if "--objective" in words else ["--data-format", "tokens"]

@@ -32,19 +32,24 @@ def write_inputs(options, folder):
     if options.layers:
         config = config | {"num_hidden_layers": options.layers}
     (folder / "config.json").write_text(json.dumps(config))
+    write_samples(folder, config["vocab_size"], options.sequence, options.batch, options.pairs)
+
+
+def write_samples(folder, vocabulary, tokens, count, pairs):
+    """Writes blocks of random tokens, all with loss; of pairs half of each reply's tokens are the prompt's."""
     draw = random.Random(1)
 
     def ids(count):
-        return [draw.randrange(config["vocab_size"]) for _ in range(count)]
+        return [draw.randrange(vocabulary) for _ in range(count)]
 
     def sample():
-        if not options.pairs:
-            block = ids(options.sequence)
+        if not pairs:
+            block = ids(tokens)
             return {"input_ids": block, "labels": block}
-        part = options.sequence // 4  # the prompt counts twice
+        part = tokens // 4  # the prompt counts twice
         return {key: ids(part) for key in ("prompt_ids", "chosen_ids", "rejected_ids")}
 
-    lines = [json.dumps(sample()) for _ in range(options.batch)]
+    lines = [json.dumps(sample()) for _ in range(count)]
     (folder / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
 
 

@@ -1,8 +1,7 @@
 // Images from data files to a model that answers from pixels, by the program itself, on a tower of two layers.
-#include <pty.h>
-
 #include "base/file_lock.h"
 #include "image_models.h"
+#include "terminal.h"
 
 namespace snug {
 namespace {
@@ -352,31 +351,8 @@ TEST_F(Images, MarkersWithoutImagesAreRefusedInPrompts) {
 TEST_F(Images, AChatGoesOnBehindALineThatIsRefused) {
   make_base();
   const Words words{"chat", "--model", "base/model", "--max-new-tokens", "1", "--sequence-length", "128"};
-  int terminal = -1, end = -1;
-  ASSERT_EQ(openpty(&terminal, &end, nullptr, nullptr, nullptr), 0);
-  std::vector<char*> arguments{const_cast<char*>(SNUG_BINARY)};
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (chdir(at("").c_str()) != 0) _exit(126);
-    for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(end, stream);
-    close(terminal);
-    close(end);
-    execv(SNUG_BINARY, arguments.data());
-    _exit(127);
-  }
-  close(end);
-  const std::string typed = "<image>What?\nWhat?\n\x04";
-  EXPECT_EQ(write(terminal, typed.data(), typed.size()), std::ssize(typed));
-  std::string text;
-  char buffer[4096];
-  for (ssize_t count = 0; (count = read(terminal, buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<size_t>(count));
-  close(terminal);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0) << text;
+  const std::string text = run_at_terminal(at(""), words, {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}, nullptr,
+                                           "<image>What?\nWhat?\n\x04");
   EXPECT_THAT(text, HasSubstr("standard input, line 1: found the marker <image> in the text and no image"));
   const size_t first = text.find("> "), second = text.find("> ", first + 1);
   EXPECT_NE(text.find("> ", second + 1), text.npos) << text;  // behind the reply to the second line

@@ -1,11 +1,9 @@
 // What a run says while it goes on, to people and to programs.
-#include <pty.h>
-
 #include <map>
 #include <set>
 
-#include "cli_fixture.h"
 #include "doc_tables.h"
+#include "terminal.h"
 
 namespace snug {
 namespace {
@@ -155,31 +153,8 @@ class TerminalCli : public Cli {
   // Runs snug with a terminal of so many columns as its standard error.
   Screen run_at_terminal(const Words& words, unsigned short columns) const {
     const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
-    int terminal = -1, end = -1;
-    EXPECT_EQ(openpty(&terminal, &end, nullptr, nullptr, &size), 0);
-    std::vector<char*> arguments{const_cast<char*>(SNUG_BINARY)};
-    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
-    const pid_t child = fork();
-    if (child == 0) {
-      if (chdir(directory_.path().c_str()) != 0) _exit(126);
-      dup2(end, STDERR_FILENO);
-      close(terminal);
-      close(end);
-      execv(SNUG_BINARY, arguments.data());
-      _exit(127);
-    }
-    close(end);
-    std::string text;
-    char buffer[4096];
-    for (ssize_t count = 0; (count = read(terminal, buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<size_t>(count));
-    close(terminal);
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_EQ(status, 0) << text;
     Screen screen;
-    screen.take(text);
+    screen.take(snug::run_at_terminal(directory_.path(), words, {STDERR_FILENO}, &size));
     return screen;
   }
 };

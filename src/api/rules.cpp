@@ -224,7 +224,8 @@ void refuse_other_rules(JobConfig options) {
   if (!full && options.adapter.empty()) return;
   std::ranges::sort(options.lora_targets);  // an adapter's are
   JobConfig own;
-  if (!full) take_adapter(own, adapter_of(options));
+  const PeftConfig adapter = full ? PeftConfig() : adapter_of(options);
+  if (!full) take_adapter(own, adapter);
   for (const char* key : kLoraKeys) {
     const OptionSpec& spec = find_option(key, "job");
     const std::string found = spec.get(options);
@@ -240,7 +241,7 @@ void refuse_other_rules(JobConfig options) {
       continue;  // judged by itself
     user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
   }
-  if (!full) refuse_other_parts(options, adapter_of(options));
+  if (!full) refuse_other_parts(options, adapter);
 }
 
 }  // namespace

@@ -386,7 +386,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports && trainer.step() < steps) begin_run(run, objective.teacher_file(), heartbeat);
   session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
-  if (run.owner) run.owner->settle();
+  if (reports && run.owner) run.owner->settle();
   if (reports) objective.keep_references();
   const int64_t before = trainer.step();
   const Ending ending = train_to_end(trainer, session, run, steps, teller);

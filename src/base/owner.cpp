@@ -52,6 +52,14 @@ std::string own_boot() {
   return drawn;
 }
 
+// Returns what a file holds of a process. It always has as many bytes.
+std::string text_of(const Holder& holder) {
+  std::string text =
+      fmt::format("{}\n{}\n{}\n{}\n{}\n", holder.host, holder.process, holder.started, holder.beat, holder.boot);
+  text.resize(kMostBytes, '\n');
+  return text;
+}
+
 Holder this_process(const std::string& started) {
   return {.host = own_host(), .started = started, .boot = own_boot(), .process = getpid()};
 }
@@ -184,9 +192,7 @@ void DirectoryOwner::refuse_if_held(const Terms& terms) {
     const std::optional<Holder> now = read_holder(fd_);
     if (now && (!now->is(*before) || now->beat != before->beat)) refuse(directory_, now);
   }
-  std::array<char, kMostBytes> bytes{};
-  if (const ssize_t count = pread(fd_, bytes.data(), bytes.size(), 0); count > 0)
-    found_.assign(bytes.data(), static_cast<size_t>(count));
+  found_ = text_of(*before);
   if (terms.took_over) terms.took_over(before->words());
 }
 
@@ -199,9 +205,9 @@ void DirectoryOwner::refuse_if_another_was_later(double beat_seconds) const {
 
 // Writes in one call and always the same number of bytes, so that no process finds the file empty.
 void DirectoryOwner::write(int64_t beat) const {
-  const Holder own = this_process(started_);
-  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", own.host, own.process, own.started, beat, own.boot);
-  text.resize(kMostBytes, '\n');
+  Holder own = this_process(started_);
+  own.beat = beat;
+  const std::string text = text_of(own);
   if (pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) || fdatasync(fd_) != 0)
     device_error("{}: cannot be written: {}", file_.string(), std::strerror(errno));
 }
@@ -243,7 +249,6 @@ DirectoryOwner::~DirectoryOwner() {
     ended_.notify_all();
     beating_.join();
   }
-  found_.resize(found_.empty() ? 0 : kMostBytes, '\n');
   const bool left =
       !lost_ && !found_.empty() && pwrite(fd_, found_.data(), found_.size(), 0) == static_cast<ssize_t>(found_.size());
   if (!lost_ && !left) unlink(file_.c_str());
