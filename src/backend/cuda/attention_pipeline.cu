@@ -2,14 +2,10 @@
 
 namespace snug::cuda {
 
-HeadTensorMap head_tensor_map(const Rows<BFloat16>& matrix, int dim, int narrow_columns, int heads, int64_t rows,
-                              int box_rows) {
-  const auto map = [&](int columns) {
-    // If heads begin at no multiple of 128 bytes, the L2 cache would read more than is asked for.
-    return tensor_map(matrix.data, {dim, rows, heads}, {matrix.stride, dim}, {columns, box_rows, 1},
-                      dim % kSmemTileColumns == 0);
-  };
-  return {map(kSmemTileColumns), map(narrow_columns > 0 ? narrow_columns : kSmemTileColumns)};
+CUtensorMap head_tensor_map(const Rows<BFloat16>& matrix, int dim, int columns, int heads, int64_t rows, int box_rows) {
+  // If heads begin at no multiple of 128 bytes, the L2 cache would read more than is asked for.
+  return tensor_map(matrix.data, {dim, rows, heads}, {matrix.stride, dim}, {columns, box_rows, 1},
+                    dim % kSmemTileColumns == 0);
 }
 
 }  // namespace snug::cuda

@@ -34,32 +34,23 @@ __device__ void arrive_order() {
 
 // ---- Tiles ----------------------------------------------------------------------------------------------------------
 
-// Maps the heads of a matrix in global memory: a copy fetches 64 columns of a head, or those that are narrow, and a
-// number of rows, as one smem tile (warpgroup.cuh). Columns beyond a head's last, and rows beyond the last, are zeros.
-struct HeadTensorMap {
-  CUtensorMap wide, narrow;
-};
-// Returns the map of heads of `dim` elements, which 8 divides, for tiles with so many narrow columns (kNarrowColumns);
-// without any, `narrow` is not used. It may be called from any thread.
-HeadTensorMap head_tensor_map(const Rows<BFloat16>& matrix, int dim, int narrow_columns, int heads, int64_t rows,
-                              int box_rows);
+// Returns the map of heads of `dim` elements, which 8 divides: a copy fetches `columns` columns of a head (kColumns)
+// and a number of rows, as one smem tile (warpgroup.cuh). Columns beyond a head's last, and rows beyond the last, are
+// zeros. It may be called from any thread.
+CUtensorMap head_tensor_map(const Rows<BFloat16>& matrix, int dim, int columns, int heads, int64_t rows, int box_rows);
 
 // Fetches a head's rows from `row` on into those of a tile of `rows` rows from its row `at` on; the barrier expects the
 // bytes.
 template <int D>
-__device__ void fetch_rows(uint32_t tile, const HeadTensorMap& from, int head, int row, int rows, uint32_t barrier,
+__device__ void fetch_rows(uint32_t tile, const CUtensorMap& from, int head, int row, int rows, uint32_t barrier,
                            int at = 0) {
-  const auto fetch = [&](const CUtensorMap* map, int to, int column) {
+#pragma unroll
+  for (int i = 0; i < kSmemTiles<D>; i++)
     SNUG_HOPPER(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-        "[%5];" ::"r"(tile + static_cast<uint32_t>(to)),
-        "l"(map), "r"(column), "r"(row), "r"(head), "r"(barrier)
+        "[%5];" ::"r"(tile + static_cast<uint32_t>((i * rows + at) * kSmemRowBytes<D>)),
+        "l"(&from), "r"(i * kColumns<D>), "r"(row), "r"(head), "r"(barrier)
         : "memory");
-  };
-#pragma unroll
-  for (int i = 0; i < kWideTiles<D>; i++) fetch(&from.wide, (i * rows + at) * kRowBytes, i * kSmemTileColumns);
-  if constexpr (kNarrowColumns < D >> 0)
-    fetch(&from.narrow, kWideTiles<D> * rows * kRowBytes + at * kNarrowBytes<D>, kWideColumns<D>);
 }
 
 // ---- Work -----------------------------------------------------------------------------------------------------------

@@ -6,18 +6,16 @@
 
 namespace snug::cuda {
 
-// D columns lie as smem tiles (warpgroup.cuh) side by side. The last has the 16 or 32 columns that remain, in rows of
-// their own width, so that no zeros are written beside them; 48 that remain are in one of 64.
+// D columns lie as smem tiles (warpgroup.cuh) of 64 columns side by side, or of 32 where those hold them without zeros
+// beside the last. One instruction multiplies all of them.
 template <int D>
-inline constexpr int kNarrowColumns = D % kSmemTileColumns <= 32 ? D % kSmemTileColumns : 0;
+inline constexpr int kColumns = D % kSmemTileColumns == 32 ? kSmemTileColumns / 2 : kSmemTileColumns;
 template <int D>
-inline constexpr int kNarrowBytes = kNarrowColumns<D> * 2;  // of a row
+inline constexpr int kSmemTiles = (D + kColumns<D> - 1) / kColumns<D>;
 template <int D>
-inline constexpr int kWideColumns = D - kNarrowColumns<D>;
+inline constexpr int kSmemRowBytes = kColumns<D> * 2;
 template <int D>
-inline constexpr int kWideTiles = (kWideColumns<D> + kSmemTileColumns - 1) / kSmemTileColumns;
-template <int D>
-inline constexpr int kBytesPerRow = kWideTiles<D>* kRowBytes + kNarrowBytes<D>;
+inline constexpr int kBytesPerRow = kSmemTiles<D>* kSmemRowBytes<D>;
 // This is the room of a tile: each begins at a multiple of kTileAlignment.
 template <int D, int rows>
 inline constexpr int kTileRoom = (rows * kBytesPerRow<D> + kTileAlignment - 1) / kTileAlignment* kTileAlignment;
@@ -51,10 +49,9 @@ __device__ inline float2 shared_floats(uint32_t address) {
 #define SNUG_REGISTERS_40 SNUG_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define SNUG_REGISTERS_48 SNUG_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define SNUG_REGISTERS_56 SNUG_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
-SNUG_PRODUCTS(16, SNUG_REGISTERS_8, "%8", "%9", "%10", "%11", "%12", SNUG_SUM(s, 0), SNUG_SUM(s, 1))
-SNUG_PRODUCTS(32, SNUG_REGISTERS_16, "%16", "%17", "%18", "%19", "%20", SNUG_SUM(s, 0), SNUG_SUM(s, 1), SNUG_SUM(s, 2),
-              SNUG_SUM(s, 3))
 SNUG_PRODUCTS(64, SNUG_REGISTERS_32, "%32", "%33", "%34", "%35", "%36", SNUG_SUMS_8(s, 0))
+SNUG_PRODUCTS(80, SNUG_REGISTERS_40, "%40", "%41", "%42", "%43", "%44", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
+              SNUG_SUM(s, 9))
 SNUG_PRODUCTS(96, SNUG_REGISTERS_48, "%48", "%49", "%50", "%51", "%52", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
               SNUG_SUM(s, 9), SNUG_SUM(s, 10), SNUG_SUM(s, 11))
 SNUG_PRODUCTS(112, SNUG_REGISTERS_56, "%56", "%57", "%58", "%59", "%60", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
@@ -67,50 +64,40 @@ __device__ uint64_t uniform_matrix(uint32_t address, uint32_t leading_bytes = 16
   return matrix_at<row_bytes>(__shfl_sync(kAll, address, 0), leading_bytes);
 }
 
-// Returns the bytes from a tile of `rows` rows to its columns [16 k, 16 k + 16), which are not narrow.
-__device__ constexpr int to_columns(int k, int rows) { return k / 4 * rows * kRowBytes + k % 4 * 32; }
+// Returns the bytes from a tile of `rows` rows to its columns [16 k, 16 k + 16).
+template <int D>
+__device__ constexpr int to_columns(int k, int rows) {
+  constexpr int kParts = kColumns<D> / 16;
+  return k / kParts * rows * kSmemRowBytes<D> + k % kParts * 32;
+}
 
 // Starts sums = a b^T: a is the warpgroup's 64 of a tile's rows, b a tile of 8 N rows.
 template <int D, int rows = kTileRows, int N>
 __device__ void start_transposed(Sum (&sums)[N], uint32_t a, uint32_t b) {
   const uint32_t first = threadIdx.x / 128 * 64;
-  const uint64_t left = uniform_matrix(a + first * kRowBytes), right = uniform_matrix(b);
+  const uint64_t left = uniform_matrix<kSmemRowBytes<D>>(a + first * kSmemRowBytes<D>);
+  const uint64_t right = uniform_matrix<kSmemRowBytes<D>>(b);
 #pragma unroll
-  for (int k = 0; k < kWideColumns<D> / 16; k++)
-    product_transposed(sums, moved(left, to_columns(k, rows)), moved(right, to_columns(k, 8 * N)), k > 0);
-  if constexpr (kNarrowColumns < D >> 0) {
-    constexpr int kBytes = kNarrowBytes<D>, kWide = kWideTiles<D> * kRowBytes;
-    const uint64_t narrow_left = uniform_matrix<kBytes>(a + rows * kWide + first * kBytes);
-    const uint64_t narrow_right = uniform_matrix<kBytes>(b + 8 * N * kWide);
-#pragma unroll
-    for (int k = 0; k < kNarrowColumns<D> / 16; k++)
-      product_transposed(sums, moved(narrow_left, k * 32), moved(narrow_right, k * 32), true);
-  }
+  for (int k = 0; k < (D + 15) / 16; k++)
+    product_transposed(sums, moved(left, to_columns<D>(k, rows)), moved(right, to_columns<D>(k, 8 * N)), k > 0);
 }
 // Starts sums += a b: b is a tile of 16 K rows.
 template <int D, int K>
 __device__ void start_add(Sum (&sums)[D / 8], const Fragment (&a)[K], uint32_t b) {
   constexpr int kMmaColumns = 128;  // columns of one instruction's result
-  constexpr int kWide = kWideColumns<D>;
-  constexpr uint32_t kSmemTileBytes = 16 * K * kRowBytes;
-  const uint64_t tile = uniform_matrix(b, kSmemTileBytes);
-  uint64_t narrow_tile = 0;
-  if constexpr (kNarrowColumns < D >> 0)
-    narrow_tile = uniform_matrix<kNarrowBytes<D>>(b + kWideTiles<D> * kSmemTileBytes);
+  constexpr uint32_t kSmemTileBytes = 16 * K * kSmemRowBytes<D>;
+  const uint64_t tile = uniform_matrix<kSmemRowBytes<D>>(b, kSmemTileBytes);
   begin_products();
 #pragma unroll
   for (int k = 0; k < K; k++) {
-    const uint64_t rows = moved(tile, k * 16 * kRowBytes);
-    if constexpr (kWide <= kMmaColumns) {
-      product_add(reinterpret_cast<Sum(&)[kWide / 8]>(sums), a[k], rows);
+    const uint64_t rows = moved(tile, k * 16 * kSmemRowBytes<D>);
+    if constexpr (D <= kMmaColumns) {
+      product_add(sums, a[k], rows);
     } else {
       product_add(reinterpret_cast<Sum(&)[kMmaColumns / 8]>(sums), a[k], rows);
-      product_add(reinterpret_cast<Sum(&)[(kWide - kMmaColumns) / 8]>(sums[kMmaColumns / 8]), a[k],
+      product_add(reinterpret_cast<Sum(&)[(D - kMmaColumns) / 8]>(sums[kMmaColumns / 8]), a[k],
                   moved(rows, kMmaColumns / kSmemTileColumns * static_cast<int>(kSmemTileBytes)));
     }
-    if constexpr (kNarrowColumns < D >> 0)
-      product_add(reinterpret_cast<Sum(&)[kNarrowColumns<D> / 8]>(sums[kWide / 8]), a[k],
-                  moved(narrow_tile, k * 16 * kNarrowBytes<D>));
   }
 }
 

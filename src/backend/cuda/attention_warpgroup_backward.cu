@@ -7,12 +7,12 @@ AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* 
   const int heads = op.heads.heads, kv_heads = op.heads.kv_heads;
   const int dim = op.heads.dim, value_dim = op.heads.value_dim;
   const int query_rows = query_gradient_rows(op.heads.widest(), op.cap);
-  const int narrow = narrow_columns(op.heads.widest(), op.cap);
-  const auto queries = [&](const Rows<BFloat16>& rows, int columns, int box_rows) {
-    return head_tensor_map(rows, columns, narrow, heads, op.tokens, box_rows);
+  const int columns = smem_tile_columns(op.heads.widest(), op.cap);
+  const auto queries = [&](const Rows<BFloat16>& rows, int size, int box_rows) {
+    return head_tensor_map(rows, size, columns, heads, op.tokens, box_rows);
   };
-  const auto keys = [&](const Rows<BFloat16>& rows, int columns, int box_rows) {
-    return head_tensor_map(rows, columns, narrow, kv_heads, op.keys, box_rows);
+  const auto keys = [&](const Rows<BFloat16>& rows, int size, int box_rows) {
+    return head_tensor_map(rows, size, columns, kv_heads, op.keys, box_rows);
   };
   Backward b{op,
              queries(op.q, dim, kRowsPerStep),

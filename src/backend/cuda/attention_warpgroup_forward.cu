@@ -31,7 +31,7 @@ inline constexpr int kForwardBytes = kTileAlignment + kStationaryBytes<D> + 2 * 
 
 struct Forward {
   AttentionRows<BFloat16> op;
-  HeadTensorMap q, k, v;
+  CUtensorMap q, k, v;
   int* next;  // the first tile that no block has taken
   int documents;
 };
@@ -91,7 +91,7 @@ class Fetcher {
     fetch(f_.v, step, tiles_.values_at(), tiles_.values.full());
     tiles_.values.advance();
   }
-  __device__ void fetch(const HeadTensorMap& from, int step, uint32_t to, uint32_t full) const {
+  __device__ void fetch(const CUtensorMap& from, int step, uint32_t to, uint32_t full) const {
     if (threadIdx.x % 32 != 0) return;
     arrive_and_expect(full, kKeysPerStep<D> * kBytesPerRow<D>);
     fetch_rows<D>(to, from, kv_head_, begin_ + step * kKeysPerStep<D>, kKeysPerStep<D>, full);
@@ -225,11 +225,10 @@ __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
 template <int D, bool capped>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   allow_shared(attention_forward_kernel<D, capped>, kForwardBytes<D>);
-  constexpr int kNarrow = kNarrowColumns<D>;
   Forward f{op,
-            head_tensor_map(op.q, op.heads.dim, kNarrow, op.heads.heads, op.tokens, kGroupRows),
-            head_tensor_map(op.k, op.heads.dim, kNarrow, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
-            head_tensor_map(op.v, op.heads.value_dim, kNarrow, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
+            head_tensor_map(op.q, op.heads.dim, kColumns<D>, op.heads.heads, op.tokens, kGroupRows),
+            head_tensor_map(op.k, op.heads.dim, kColumns<D>, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
+            head_tensor_map(op.v, op.heads.value_dim, kColumns<D>, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
             reinterpret_cast<int*>(counter),
             0};
   const auto grid = static_cast<unsigned>(multiprocessors());

@@ -31,7 +31,7 @@ template <int D, Gradients what>
 inline constexpr int kStationaryBytes = kRows<D, what>* kBytesPerRow<D>;
 template <int D>
 inline constexpr int kTileBytes = kTileRoom<D, kRowsPerStep>;
-static_assert(kTileBytes<80> == kRowsPerStep * kBytesPerRow<80>);  // barriers expect a tile's bytes
+static_assert(kTileBytes<96> == kRowsPerStep * kBytesPerRow<96>);  // barriers expect a tile's bytes
 inline constexpr int kFloatBytes =
     kRowsPerStep * static_cast<int>(sizeof(float));  // of lse, or of delta, beside a tile
 template <Gradients what>
@@ -42,7 +42,8 @@ inline constexpr bool kPaired = D <= 128;
 // This is the number of slots for which there is room. A sum needs two slots of the tiles that are multiplied last, as
 // that product goes on into the next step. The second ring is not used if the first covers both.
 template <int D, Gradients what>
-inline constexpr int kFirstStages = D <= 128                                  ? 4
+inline constexpr int kFirstStages = kGroups<D, what> == 3 && D > 64           ? 3
+                                    : D <= 128                                ? 4
                                     : D <= 192 || what == Gradients::OfValues ? 3
                                                                               : 2;
 template <int D, Gradients what>
@@ -61,8 +62,8 @@ inline constexpr int kSharedBytes = kTileAlignment + kStationaryTiles<what>* kSt
 
 struct Backward {
   GradientRows op;
-  HeadTensorMap q, k, v, dout, tile_q, tile_k, tile_v, tile_dout;  // by kRowsPerStep, and by a tile's rows
-  int* next;                                                       // the first tile that no block has taken
+  CUtensorMap q, k, v, dout, tile_q, tile_k, tile_v, tile_dout;  // by kRowsPerStep, and by a tile's rows
+  int* next;                                                     // the first tile that no block has taken
   int documents;
 };
 
@@ -264,7 +265,7 @@ GradientLaunch gradient_launch(cudaStream_t stream) {
 // made.
 GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream);
 int query_gradient_rows(int dim, float cap);  // of a tile
-int narrow_columns(int dim, float cap);       // of a head's tiles
+int smem_tile_columns(int dim, float cap);    // of a head's tiles
 std::vector<GradientLaunch> key_gradient_launches(int dim, float cap, cudaStream_t stream);
 
 }  // namespace snug::cuda

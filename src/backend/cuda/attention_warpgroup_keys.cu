@@ -114,9 +114,92 @@ __device__ void compute_transposed_ds(const KeyRows<capped>& rows, Sum (&s)[kSum
   }
 }
 
+// Computes the sums of weights times dout, and of ds times queries. A step's second product and the next one's first
+// run while its weights are computed; both have their factors in shared memory. A product whose left factor is in
+// registers keeps its warpgroup until it is almost done, so that it would not run beside them.
 template <bool capped, int D, Gradients what>
 __device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows<capped>& rows, Sum (&dk)[D / 8],
                                     Sum (&dv)[D / 8]) {
+  static_assert(kPaired<D>);
+  if (rows.all_steps == 0) {
+    tiles.stationary.release();
+    return;
+  }
+  Sum even[kSumsPerStep], odd[kSumsPerStep], dp[kSumsPerStep];
+  Fragment p[kRowsPerStep / 16], ds[kRowsPerStep / 16];
+  auto slot = tiles;  // of the step whose second product began last
+  int at = rows.first;
+  const auto start_scores = [&](Sum(&s)[kSumsPerStep]) {
+    tiles.first.await_full();
+    begin_products();
+    start_transposed<D>(s, tiles.stationary_first(), tiles.first_at());
+    commit_products();
+  };
+  const auto start_dp = [&] {
+    slot = tiles;
+    tiles.first.advance();
+    start_transposed<D>(dp, tiles.stationary_second(), slot.second_at());
+    commit_products();
+  };
+  const auto add_values = [&](Sum(&s)[kSumsPerStep]) {
+    rows.compute_p(s, at, thread_floats(slot.lse_at()));
+    at = rows.next(at);
+    round_to_left(p, s);
+    start_add<D>(dv, p, slot.second_at());
+    commit_products();
+  };
+  const auto add_keys = [&](Sum(&s)[kSumsPerStep]) {
+    fence(dp);
+    compute_transposed_ds(rows, s, dp, thread_floats(slot.delta_at()), thread_floats(slot.lse_at()));
+    round_to_left(ds, s);
+    start_add<D>(dk, ds, slot.first_at());
+    commit_products();
+  };
+  const auto work = [&](Sum(&s)[kSumsPerStep], Sum(&next)[kSumsPerStep]) {
+    start_scores(next);
+    add_values(s);
+    wait_products<2>();
+    add_keys(s);
+    const auto before = slot.first;
+    start_dp();
+    wait_products<1>();
+    fence(next);
+    fence(dk);
+    fence(dv);
+    before.release();
+  };
+  const auto finish = [&](Sum(&s)[kSumsPerStep]) {
+    add_values(s);
+    wait_products<1>();
+    tiles.stationary.release();
+    add_keys(s);
+    wait_products<0>();
+    fence(dk);
+    fence(dv);
+    slot.first.release();
+  };
+  start_scores(even);
+  start_dp();
+  wait_products<1>();
+  fence(even);
+  for (int i = 0;; i += 2) {
+    if (i + 1 == rows.all_steps) {
+      finish(even);
+      break;
+    }
+    work(even, odd);
+    if (i + 2 == rows.all_steps) {
+      finish(odd);
+      break;
+    }
+    work(odd, even);
+  }
+}
+
+// Computes both with registers for one step's scores, for heads of more than 96.
+template <bool capped, int D, Gradients what>
+__device__ void sum_wide_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows<capped>& rows, Sum (&dk)[D / 8],
+                                         Sum (&dv)[D / 8]) {
   Fragment p[kRowsPerStep / 16], ds[kRowsPerStep / 16];
   for (int i = 0, at = rows.first; i < rows.all_steps; i++, at = rows.next(at)) {
     const uint32_t queries = tiles.first_at(), gradients = tiles.second_at();
@@ -217,7 +300,10 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
   };
   if constexpr (what == Gradients::OfKeysAndValues) {
     Sum dk[D / 8] = {}, dv[D / 8] = {};
-    sum_keys_and_values(tiles, rows, dk, dv);
+    if constexpr (D > 96)
+      sum_wide_keys_and_values(tiles, rows, dk, dv);
+    else
+      sum_keys_and_values(tiles, rows, dk, dv);
     save_keys(dk);
     save_values(dv);
   } else if constexpr (what == Gradients::OfKeys) {

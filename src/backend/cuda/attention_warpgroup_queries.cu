@@ -106,8 +106,8 @@ int query_gradient_rows(int dim, float cap) {
   return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool>() { return kRows<D, Gradients::OfQueries>; });
 }
 
-int narrow_columns(int dim, float cap) {
-  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool>() { return kNarrowColumns<D>; });
+int smem_tile_columns(int dim, float cap) {
+  return dispatch_tile<kWarpgroupDims>(dim, cap, [&]<int D, bool>() { return kColumns<D>; });
 }
 
 GradientLaunch query_gradient_launch(int dim, float cap, cudaStream_t stream) {
