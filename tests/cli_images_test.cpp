@@ -12,19 +12,42 @@ TEST_F(Slices, AModelLearnsToAnswerFromPixels) { expect_answers({"--learning-rat
 TEST_F(OneSize, AModelLearnsToAnswerFromPixels) {
   expect_answers({"--learning-rate", "3e-3", "--learning-rate-vision", "3e-2", "--max-steps", "100"});
 }
-TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
-TEST_F(Slices, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
-TEST_F(OneSize, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
+TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) {
+  expect_resumed({"--batch-size", "4"});
+  fs::remove_all(at("whole"));
+  expect_resumed({"--batch-size", "8", "--micro-batch-size", "2", "--overwrite"});
+}
+TEST_F(Slices, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed({"--batch-size", "4"}); }
+TEST_F(OneSize, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed({"--batch-size", "4"}); }
 
-// Run as a test of its own, as it takes a while (tests/rooms/cli.cmake). Of 8 blocks a step 2 have images, so that
-// ranks mostly have none, and in passes of none no rank looks at any.
+// Run as a test of its own, as it takes a while (tests/rooms/cli.cmake). Of 8 blocks 2 have images, so that ranks
+// mostly have none, and in passes of none no rank looks at any.
 TEST_F(Images, DISABLED_FourRanksOfWhichSomeHaveNoImagesTakeAThousandSteps) {
   put(at("data.jsonl"), record("444.jpg", "One.") + record("rgb8.png", "Two.") + record("", "A.") + record("", "B.") +
                             record("", "C.") + record("", "D.") + record("", "E.") + record("", "F."));
-  run_well(train({"--ranks", "4", "--batch-size", "8", "--max-steps", "1000", "--learning-rate", "1e-3"}));
-  const std::vector<double> all = losses("run");
-  ASSERT_EQ(all.size(), 1000u);
-  EXPECT_LT(all.back(), all.front() / 4);  // what no image decides has six answers
+  for (const std::string blocks : {"1", "2"}) {
+    SCOPED_TRACE(blocks);
+    run_well(train({"--ranks", "4", "--batch-size", "8", "--micro-batch-size", blocks, "--max-steps", "1000",
+                    "--learning-rate", "1e-3", "--overwrite"}));
+    const std::vector<double> all = losses("run");
+    ASSERT_EQ(all.size(), 1000u);
+    EXPECT_LT(all.back(), all.front() / 4);  // what no image decides has six answers
+  }
+}
+
+// However a step's blocks are dealt out among passes and ranks, each of them is learnt from once.
+TEST_F(Images, AStepLearnsTheSameHoweverItsBlocksAreDealtOut) {
+  put_records(3);
+  std::vector<double> expected;
+  for (const auto& [ranks, blocks] : {std::pair("1", "1"), {"1", "4"}, {"2", "2"}, {"4", "1"}, {"4", "2"}}) {
+    SCOPED_TRACE(std::string(ranks) + " ranks, blocks: " + blocks);
+    run_well(train({"--ranks", ranks, "--micro-batch-size", blocks, "--batch-size", "8", "--max-steps", "4",
+                    "--learning-rate", "1e-3", "--overwrite"}));
+    const std::vector<double> found = losses("run");
+    ASSERT_EQ(found.size(), 4u);
+    if (expected.empty()) expected = found;
+    for (size_t i = 0; i < found.size(); i++) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
+  }
 }
 
 // A model is written with the names and shapes that its own code has, and without images goes on as its text model,
