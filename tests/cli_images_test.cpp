@@ -216,6 +216,45 @@ TEST_F(Images, RowsAreKeptWhereTheyAreUsedAgain) {
   EXPECT_THAT(trained.err, HasSubstr("image_cache: found on, expected auto or off"));
 }
 
+// A header says nothing of what stands behind it: the first step's images are decoded before anything is written.
+TEST_F(Images, ARefusalOfADamagedImageLeavesWhatWasThere) {
+  fs::create_directory(at("pictures"));
+  for (const auto& [image, answer] : kAnswers) fs::copy_file(kImages / image, at("pictures") / image);
+  const auto refused = [&](const Words& words) {
+    SCOPED_TRACE(::testing::PrintToString(words));
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("line 2, key 'images[0]' (\"rgb8.png\"): cannot decode this PNG file"));
+  };
+  const auto files = [&] {
+    std::map<std::string, std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(at("run")))
+      found[entry.path().string()] = entry.is_regular_file() ? text_of(entry.path()) : "";
+    return found;
+  };
+  const Words words = train({"--image-dir", "pictures", "--batch-size", "4", "--max-steps", "4", "--save-every", "2"});
+  const std::string whole = text_of(at("pictures/rgb8.png"));
+  std::string damaged = whole;
+  damaged[damaged.size() / 2] ^= '\xff';
+  put(at("pictures/rgb8.png"), damaged);
+  for (const std::string cache : {"off", "auto"})
+    for (const std::string ranks : {"1", "2", "4"}) {
+      refused(with(words, {"--image-cache", cache, "--ranks", ranks, "--cache-dir", "cache"}));
+      EXPECT_FALSE(fs::exists(at("run")));
+    }
+  make_base();
+  refused(adapt({"--image-dir", "pictures", "--image-cache", "on"}));  // before the run, where rows are made once
+  EXPECT_FALSE(fs::exists(at("run")));
+  put(at("pictures/rgb8.png"), whole);
+  run_well(with(words, {"--max-steps", "2"}));
+  const auto before = files();
+  put(at("pictures/rgb8.png"), damaged);
+  refused(with(words, {"--overwrite"}));
+  EXPECT_EQ(files(), before);
+  refused({"train", "run/job.yaml", "--resume", "--max-steps", "4"});
+  EXPECT_EQ(files(), before);
+}
+
 // A damaged file is named once, whoever reads it and however often.
 TEST_F(Images, DamageThatDecodersReadOverIsSaidOnce) {
   put(at("data.jsonl"), record("junk.jpg", "One.") + record("rgb8.png", "Two.") + record("", "Nothing."));
