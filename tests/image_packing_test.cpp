@@ -299,6 +299,32 @@ TEST(ImageDataset, WhatIsAddedIsFound) {
   EXPECT_EQ(dataset.all_images().task(dataset.images(1)[0]).pictures.at(0).path, "a.png");
 }
 
+// So that what reading images takes and the data's hash go by one look at the files.
+TEST(ImageDataset, SizesOfFilesAreThoseOfWhenTheyWereLookedUp) {
+  const TempDirectory directory;
+  const std::string path = (directory.path() / "a.png").string();
+  std::ofstream(path) << "a file";
+  Sample held = sample_of(9, {{2, 6}});
+  held.images[0].path.clear();
+  held.images[0].bytes = std::string("\0\1\2", 3);
+  Sample video = sample_of(9, {{2, 6}}, path);
+  video.images[0].later = {path};
+  Dataset dataset = dataset_of({sample_of(9, {{2, 6}}, path), held, video, sample_of(9, {{2, 6}}, path + ".gone")});
+  const auto sizes = [&] {
+    std::vector<uint64_t> found;
+    for (int64_t sample = 0; sample < dataset.samples(); ++sample)
+      found.push_back(dataset.all_images().stored_bytes(dataset.images(sample)[0]));
+    return found;
+  };
+  EXPECT_THROW(sizes(), InternalError);
+  dataset.look_up_image_sizes();
+  EXPECT_THAT(sizes(), ElementsAre(6, 3, 12, 0));
+  std::ofstream(path, std::ios::app) << "more";
+  EXPECT_THAT(sizes(), ElementsAre(6, 3, 12, 0));
+  dataset.look_up_image_sizes();
+  EXPECT_THAT(sizes(), ElementsAre(10, 3, 20, 0));
+}
+
 TEST(ImageDataset, WhatImagesTakeIsAskedForBefore) {
   Dataset dataset;
   Sample held = sample_of(3, {{0, 3}});

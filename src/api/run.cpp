@@ -475,7 +475,7 @@ RunResult Job::run(const RunEvents& events) const {
   keep_cut_of_run(options);
   const Heartbeat heartbeat = heartbeat_of(comm.get());
   Corpus corpus = read_corpus(options, heartbeat);
-  note_found(corpus, options);
+  note_found(corpus, options, heartbeat);
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
