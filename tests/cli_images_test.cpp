@@ -472,7 +472,42 @@ TEST_F(Images, APlanSaysWhatReadingImagesTakes) {
   put(at("texts.jsonl"), record("", "Nothing."));
   EXPECT_THAT(plan("texts.jsonl"), ::testing::Not(HasSubstr("as images are read")));
   // Tables of decoders take 2 MiB of each of the two images.
-  EXPECT_THAT(plan("data.jsonl"), HasSubstr("as images are read, up to 4.4 MiB of the host besides"));
+  EXPECT_THAT(plan("data.jsonl"), HasSubstr("as images are read, up to 4.4 MiB of the host, which is among "));
+}
+
+// What reading images takes counts against the cap, once a rank, and what would fit has it too. Where rows are kept it
+// is gone before the run begins.
+TEST_F(Images, ReadingImagesIsWithinTheCapOfTheHost) {
+  make_base();
+  const Words train = adapt({"--host-memory", "1MiB", "--max-steps", "1"});
+  const auto plan_of = [&](const Words& more) {
+    Words words = with(train, more);
+    words[0] = "plan";
+    return nlohmann::json::parse(run(with(words, {"--json"})).out);
+  };
+  const auto hint_of = [&](const Words& more) {
+    const Outcome outcome = run(with(train, more));
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    const std::string before = "it would fit with --host-memory ";
+    const size_t begin = outcome.err.find(before) + before.size();
+    return outcome.err.substr(begin, outcome.err.find(" or more", begin) - begin);
+  };
+  for (const std::string ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    put_records();
+    const Words reads{"--ranks", ranks, "--image-cache", "off"};
+    EXPECT_EQ(plan_of({"--ranks", ranks, "--image-cache", "on"})["driver_host_bytes"], 0);
+    EXPECT_NEAR(plan_of(reads)["driver_host_bytes"].get<double>(), 4.4 * (1 << 20), 0.05 * (1 << 20));
+    const std::string hint = hint_of(reads);
+    run_well(with(train, with(reads, {"--host-memory", hint})));
+    fs::remove_all(at("run"));
+    const auto least = plan_of(with(reads, {"--host-memory", hint}));
+    EXPECT_TRUE(least["fits"]);
+    EXPECT_FALSE(plan_of(with(
+        reads, {"--host-memory", std::to_string(least["device_bytes"].get<uint64_t>() * std::stoull(ranks))}))["fits"]);
+    put(at("data.jsonl"), record("", "Nothing."));
+    EXPECT_EQ(plan_of(reads)["driver_host_bytes"], 0);
+  }
 }
 
 // A run goes on with the images and the numbers of pixels with which it began.
