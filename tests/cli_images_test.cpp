@@ -12,19 +12,42 @@ TEST_F(Slices, AModelLearnsToAnswerFromPixels) { expect_answers({"--learning-rat
 TEST_F(OneSize, AModelLearnsToAnswerFromPixels) {
   expect_answers({"--learning-rate", "3e-3", "--learning-rate-vision", "3e-2", "--max-steps", "100"});
 }
-TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
-TEST_F(Slices, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
-TEST_F(OneSize, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed(); }
+TEST_F(Images, RanksWithAndWithoutImagesGoOnTogetherAndResume) {
+  expect_resumed({"--batch-size", "4"});
+  fs::remove_all(at("whole"));
+  expect_resumed({"--batch-size", "8", "--micro-batch-size", "2", "--overwrite"});
+}
+TEST_F(Slices, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed({"--batch-size", "4"}); }
+TEST_F(OneSize, RanksWithAndWithoutImagesGoOnTogetherAndResume) { expect_resumed({"--batch-size", "4"}); }
 
-// Run as a test of its own, as it takes a while (tests/rooms/cli.cmake). Of 8 blocks a step 2 have images, so that
-// ranks mostly have none, and in passes of none no rank looks at any.
+// Run as a test of its own, as it takes a while (tests/rooms/cli.cmake). Of 8 blocks 2 have images, so that ranks
+// mostly have none, and in passes of none no rank looks at any.
 TEST_F(Images, DISABLED_FourRanksOfWhichSomeHaveNoImagesTakeAThousandSteps) {
   put(at("data.jsonl"), record("444.jpg", "One.") + record("rgb8.png", "Two.") + record("", "A.") + record("", "B.") +
                             record("", "C.") + record("", "D.") + record("", "E.") + record("", "F."));
-  run_well(train({"--ranks", "4", "--batch-size", "8", "--max-steps", "1000", "--learning-rate", "1e-3"}));
-  const std::vector<double> all = losses("run");
-  ASSERT_EQ(all.size(), 1000u);
-  EXPECT_LT(all.back(), all.front() / 4);  // what no image decides has six answers
+  for (const std::string blocks : {"1", "2"}) {
+    SCOPED_TRACE(blocks);
+    run_well(train({"--ranks", "4", "--batch-size", "8", "--micro-batch-size", blocks, "--max-steps", "1000",
+                    "--learning-rate", "1e-3", "--overwrite"}));
+    const std::vector<double> all = losses("run");
+    ASSERT_EQ(all.size(), 1000u);
+    EXPECT_LT(all.back(), all.front() / 4);  // what no image decides has six answers
+  }
+}
+
+// However a step's blocks are dealt out among passes and ranks, each of them is learnt from once.
+TEST_F(Images, AStepLearnsTheSameHoweverItsBlocksAreDealtOut) {
+  put_records(3);
+  std::vector<double> expected;
+  for (const auto& [ranks, blocks] : {std::pair("1", "1"), {"1", "4"}, {"2", "2"}, {"4", "1"}, {"4", "2"}}) {
+    SCOPED_TRACE(std::string(ranks) + " ranks, blocks: " + blocks);
+    run_well(train({"--ranks", ranks, "--micro-batch-size", blocks, "--batch-size", "8", "--max-steps", "4",
+                    "--learning-rate", "1e-3", "--overwrite"}));
+    const std::vector<double> found = losses("run");
+    ASSERT_EQ(found.size(), 4u);
+    if (expected.empty()) expected = found;
+    for (size_t i = 0; i < found.size(); i++) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
+  }
 }
 
 // A model is written with the names and shapes that its own code has, and without images goes on as its text model,
@@ -191,6 +214,45 @@ TEST_F(Images, RowsAreKeptWhereTheyAreUsedAgain) {
   const Outcome trained = run(adapt({"--overwrite", "--freeze-projector", "false", "--image-cache", "on"}));
   EXPECT_EQ(trained.code, 2) << trained.err;
   EXPECT_THAT(trained.err, HasSubstr("image_cache: found on, expected auto or off"));
+}
+
+// A header says nothing of what stands behind it: the first step's images are decoded before anything is written.
+TEST_F(Images, ARefusalOfADamagedImageLeavesWhatWasThere) {
+  fs::create_directory(at("pictures"));
+  for (const auto& [image, answer] : kAnswers) fs::copy_file(kImages / image, at("pictures") / image);
+  const auto refused = [&](const Words& words) {
+    SCOPED_TRACE(::testing::PrintToString(words));
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("line 2, key 'images[0]' (\"rgb8.png\"): cannot decode this PNG file"));
+  };
+  const auto files = [&] {
+    std::map<std::string, std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(at("run")))
+      found[entry.path().string()] = entry.is_regular_file() ? text_of(entry.path()) : "";
+    return found;
+  };
+  const Words words = train({"--image-dir", "pictures", "--batch-size", "4", "--max-steps", "4", "--save-every", "2"});
+  const std::string whole = text_of(at("pictures/rgb8.png"));
+  std::string damaged = whole;
+  damaged[damaged.size() / 2] ^= '\xff';
+  put(at("pictures/rgb8.png"), damaged);
+  for (const std::string cache : {"off", "auto"})
+    for (const std::string ranks : {"1", "2", "4"}) {
+      refused(with(words, {"--image-cache", cache, "--ranks", ranks, "--cache-dir", "cache"}));
+      EXPECT_FALSE(fs::exists(at("run")));
+    }
+  make_base();
+  refused(adapt({"--image-dir", "pictures", "--image-cache", "on"}));  // before the run, where rows are made once
+  EXPECT_FALSE(fs::exists(at("run")));
+  put(at("pictures/rgb8.png"), whole);
+  run_well(with(words, {"--max-steps", "2"}));
+  const auto before = files();
+  put(at("pictures/rgb8.png"), damaged);
+  refused(with(words, {"--overwrite"}));
+  EXPECT_EQ(files(), before);
+  refused({"train", "run/job.yaml", "--resume", "--max-steps", "4"});
+  EXPECT_EQ(files(), before);
 }
 
 // A damaged file is named once, whoever reads it and however often.
@@ -410,7 +472,42 @@ TEST_F(Images, APlanSaysWhatReadingImagesTakes) {
   put(at("texts.jsonl"), record("", "Nothing."));
   EXPECT_THAT(plan("texts.jsonl"), ::testing::Not(HasSubstr("as images are read")));
   // Tables of decoders take 2 MiB of each of the two images.
-  EXPECT_THAT(plan("data.jsonl"), HasSubstr("as images are read, up to 4.4 MiB of the host besides"));
+  EXPECT_THAT(plan("data.jsonl"), HasSubstr("as images are read, up to 4.4 MiB of the host, which is among "));
+}
+
+// What reading images takes counts against the cap, once a rank, and what would fit has it too. Where rows are kept it
+// is gone before the run begins.
+TEST_F(Images, ReadingImagesIsWithinTheCapOfTheHost) {
+  make_base();
+  const Words train = adapt({"--host-memory", "1MiB", "--max-steps", "1"});
+  const auto plan_of = [&](const Words& more) {
+    Words words = with(train, more);
+    words[0] = "plan";
+    return nlohmann::json::parse(run(with(words, {"--json"})).out);
+  };
+  const auto hint_of = [&](const Words& more) {
+    const Outcome outcome = run(with(train, more));
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    const std::string before = "it would fit with --host-memory ";
+    const size_t begin = outcome.err.find(before) + before.size();
+    return outcome.err.substr(begin, outcome.err.find(" or more", begin) - begin);
+  };
+  for (const std::string ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    put_records();
+    const Words reads{"--ranks", ranks, "--image-cache", "off"};
+    EXPECT_EQ(plan_of({"--ranks", ranks, "--image-cache", "on"})["driver_host_bytes"], 0);
+    EXPECT_NEAR(plan_of(reads)["driver_host_bytes"].get<double>(), 4.4 * (1 << 20), 0.05 * (1 << 20));
+    const std::string hint = hint_of(reads);
+    run_well(with(train, with(reads, {"--host-memory", hint})));
+    fs::remove_all(at("run"));
+    const auto least = plan_of(with(reads, {"--host-memory", hint}));
+    EXPECT_TRUE(least["fits"]);
+    EXPECT_FALSE(plan_of(with(
+        reads, {"--host-memory", std::to_string(least["device_bytes"].get<uint64_t>() * std::stoull(ranks))}))["fits"]);
+    put(at("data.jsonl"), record("", "Nothing."));
+    EXPECT_EQ(plan_of(reads)["driver_host_bytes"], 0);
+  }
 }
 
 // A run goes on with the images and the numbers of pixels with which it began.

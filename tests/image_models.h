@@ -62,8 +62,8 @@ class Images : public Cli {
                 HasSubstr("Nothing."));
   }
 
-  void expect_resumed() {
-    const Words two = train({"--ranks", "2", "--batch-size", "4", "--max-steps", "6", "--save-every", "3"});
+  void expect_resumed(const Words& cut) {
+    const Words two = with(train({"--ranks", "2", "--max-steps", "6", "--save-every", "3"}), cut);
     run_well(two);
     const std::vector<double> expected = losses("run");
     fs::rename(at("run"), at("whole"));

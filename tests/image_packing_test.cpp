@@ -177,6 +177,58 @@ TEST(ImagePacking, APassHasThePatchesOfTheRankWithTheMost) {
   EXPECT_EQ(wide.pass_patches(0), 20);
 }
 
+// By hand: passes take blocks in falling order of patches and tokens, ranks those of a pass so that the one with the
+// most has as little as may be.
+TEST(ImagePacking, BlocksOfAStepAreDealtOutByPatchesAndTokens) {
+  const std::vector<Sample> samples{sample_of(10, {{2, 6, 2, 2}}),
+                                    sample_of(30, {}),
+                                    sample_of(10, {{2, 6, 4, 4}}),
+                                    sample_of(20, {}),
+                                    sample_of(12, {{2, 6, 4, 4}}),
+                                    sample_of(11, {{2, 6, 2, 6}}),
+                                    sample_of(25, {}),
+                                    sample_of(10, {{2, 6, 2, 2}})};
+  std::vector<Sample> texts = samples;
+  for (Sample& text : texts) text.images.clear(), text.views.clear();
+  using Passes = std::vector<std::vector<std::vector<uint32_t>>>;  // the blocks of each rank in each pass
+  struct Dealt {
+    Passes passes;
+    std::vector<std::pair<int64_t, int64_t>> most;  // patches and tokens
+  };
+  const auto dealt = [](const std::vector<Sample>& all, const StepShape& shape) {
+    const Dataset dataset = dataset_of(all);
+    const PackingOptions options{.sequence_length = 64, .packing = false, .shuffle = false};
+    BlockStream stream(dataset, all_samples(dataset.samples()), options, shape, {std::nullopt, 1});
+    Dealt out;
+    for (int64_t pass = 0; pass < shape.passes; ++pass) {
+      out.passes.emplace_back();
+      for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+        out.passes.back().emplace_back();
+        for (int64_t i = 0; i < shape.micro_batch; ++i)
+          for (const DocumentSpan& document : stream.block(pass, rank, i))
+            out.passes.back().back().push_back(document.sample);
+      }
+      out.most.emplace_back(stream.pass_patches(pass), stream.pass_tokens(pass));
+    }
+    return out;
+  };
+  const auto expect = [&](const std::vector<Sample>& all, const StepShape& shape, const Passes& passes,
+                          const std::vector<std::pair<int64_t, int64_t>>& most) {
+    const Dealt found = dealt(all, shape);
+    EXPECT_EQ(found.passes, passes);
+    EXPECT_EQ(found.most, most);
+  };
+  expect(samples, {2, 2, 2}, {{{4, 0}, {2, 5}}, {{7, 6}, {1, 3}}}, {{28, 22}, {4, 50}});
+  expect(samples, {2, 1, 4}, {{{4, 2, 5, 0}}, {{7, 1, 6, 3}}}, {{48, 43}, {4, 85}});
+  expect(samples, {1, 4, 2}, {{{4, 3}, {2, 1}, {5, 6}, {0, 7}}}, {{16, 40}});
+  expect(samples, {4, 2, 1}, {{{4}, {2}}, {{5}, {0}}, {{7}, {1}}, {{6}, {3}}}, {{16, 12}, {12, 11}, {4, 30}, {0, 25}});
+  // Missing blocks come last, also among those of a pass.
+  const std::vector<Sample> few(samples.begin(), samples.begin() + 3);
+  expect(few, {2, 2, 2}, {{{2, 1}, {0}}, {{}, {}}}, {{16, 40}, {0, 0}});
+  // Texts keep the order of the data.
+  expect(texts, {2, 2, 2}, {{{0, 1}, {2, 3}}, {{4, 5}, {6, 7}}}, {{0, 40}, {0, 35}});
+}
+
 // Steps of eight blocks over epochs of five: a step's blocks are those that the one before it saw behind itself.
 TEST(ImagePacking, TheStepBehindIsKnownWhereThereAreImages) {
   for (const auto& variant : {std::pair(true, StepShape{2, 2, 2}), std::pair(true, StepShape{2, 4, 1}),
@@ -245,6 +297,32 @@ TEST(ImageDataset, WhatIsAddedIsFound) {
   EXPECT_EQ(task.pictures.at(0).bytes, std::string("\0\1\2", 3));
   EXPECT_EQ(std::pair(task.width, task.height), std::pair(int64_t{28}, int64_t{14}));
   EXPECT_EQ(dataset.all_images().task(dataset.images(1)[0]).pictures.at(0).path, "a.png");
+}
+
+// So that what reading images takes and the data's hash go by one look at the files.
+TEST(ImageDataset, SizesOfFilesAreThoseOfWhenTheyWereLookedUp) {
+  const TempDirectory directory;
+  const std::string path = (directory.path() / "a.png").string();
+  std::ofstream(path) << "a file";
+  Sample held = sample_of(9, {{2, 6}});
+  held.images[0].path.clear();
+  held.images[0].bytes = std::string("\0\1\2", 3);
+  Sample video = sample_of(9, {{2, 6}}, path);
+  video.images[0].later = {path};
+  Dataset dataset = dataset_of({sample_of(9, {{2, 6}}, path), held, video, sample_of(9, {{2, 6}}, path + ".gone")});
+  const auto sizes = [&] {
+    std::vector<uint64_t> found;
+    for (int64_t sample = 0; sample < dataset.samples(); ++sample)
+      found.push_back(dataset.all_images().stored_bytes(dataset.images(sample)[0]));
+    return found;
+  };
+  EXPECT_THROW(sizes(), InternalError);
+  dataset.look_up_image_sizes();
+  EXPECT_THAT(sizes(), ElementsAre(6, 3, 12, 0));
+  std::ofstream(path, std::ios::app) << "more";
+  EXPECT_THAT(sizes(), ElementsAre(6, 3, 12, 0));
+  dataset.look_up_image_sizes();
+  EXPECT_THAT(sizes(), ElementsAre(10, 3, 20, 0));
 }
 
 TEST(ImageDataset, WhatImagesTakeIsAskedForBefore) {

@@ -149,9 +149,8 @@ std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const 
 }
 
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
-  const PerSpace<uint64_t>& arenas = chosen.forecast.arena_bytes;
   const uint64_t device = caps.taken(chosen.forecast, Space::Device),
-                 taken = (arenas[index(Space::Device)] + arenas[index(Space::Host)]) *
+                 taken = (device + caps.taken(chosen.forecast, Space::Host)) *
                          static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
   Caps smaller = caps;
   smaller.device_bytes = device - device / 4;

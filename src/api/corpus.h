@@ -58,7 +58,7 @@ double filled_share(const Corpus& corpus, const JobConfig& options, const Heartb
 // are mostly full.
 std::vector<int> short_passes(double filled);
 // Returns the fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options gave
-// them.
+// them; after note_found() (api/image_job.h).
 Fields data_fields(const Corpus& corpus, const JobConfig& options, const Heartbeat& heartbeat);
 
 // Return every sample once, in file order, for evaluation: what one rank of `ranks` gets of the data, and of what is

@@ -79,7 +79,8 @@ std::vector<ParamSpec> parameters_left_out(const JobConfig& options, const Model
   return params;
 }
 
-void note_found(const Corpus& corpus, JobConfig& options) {
+void note_found(Corpus& corpus, JobConfig& options, const Heartbeat& heartbeat) {
+  for (Dataset* const dataset : {&corpus.training, &corpus.held_out_files}) dataset->look_up_image_sizes(heartbeat);
   options.found.teacher_bytes = teacher_bytes(corpus, options);
   options.found.disk_taken = corpus.cache_bytes + options.found.teacher_bytes;
   if (options.disk_memory && options.found.teacher_bytes > *options.disk_memory)
@@ -87,8 +88,8 @@ void note_found(const Corpus& corpus, JobConfig& options) {
         "disk_memory: found {}, expected at least {}, for what the teacher says of the data; a smaller {} takes less",
         format_size(*options.disk_memory), format_size(options.found.teacher_bytes), option_name("teacher_top_k")));
   const auto most = [&](const Dataset& dataset, const std::vector<uint32_t>& samples) {
-    return dataset.has_images() && !samples.empty() ? Packer(dataset, samples, packing_options(options)).most_patches()
-                                                    : 0;
+    if (!dataset.has_images() || samples.empty()) return int64_t{0};
+    return Packer(dataset, samples, packing_options(options, heartbeat)).most_patches();
   };
   options.found.decoding_bytes = static_cast<uint64_t>(most_decoding_bytes(corpus));
   options.found.block_patches =

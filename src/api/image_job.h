@@ -22,8 +22,9 @@ std::vector<std::string> frozen_parts(const JobConfig& options, const ModelSpec&
 // and those of its adapters: an adapter may hold values for them.
 std::vector<ParamSpec> parameters_left_out(const JobConfig& options, const ModelSpec& model, const PeftConfig& adapter);
 
-// Notes in the options what was found in the data: bytes that are kept, and the most patches of a block's images.
-void note_found(const Corpus& corpus, JobConfig& options);
+// Notes in the options what was found in the data: bytes that are kept, what reading images takes, and the most patches
+// of a block's images. It looks the images' files up for that, as data_fields() needs them too.
+void note_found(Corpus& corpus, JobConfig& options, const Heartbeat& heartbeat = {});
 
 // Returns the patches that stand for image_tokens. UserError for a model without a tower.
 int64_t patches_of_tokens(const JobConfig& options);

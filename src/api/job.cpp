@@ -470,6 +470,8 @@ Planned plan_job(JobSpec spec, const JobConfig& options, Target target, PlanMode
     caps.driver_host_bytes = (kProcessHostBytes + (of_process - 1) * kFurtherHostBytes) / of_process;
     caps.op_host_bytes = kOpHostBytes;
   }
+  // Images are read beside what is planned, unless the rows that a tower makes of them are given.
+  if (!spec.given_embeddings) caps.driver_host_bytes += options.found.decoding_bytes;
   if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
     caps.link_bytes = cards.link(launched || options.nodes > 1).bytes;

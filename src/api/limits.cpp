@@ -121,8 +121,6 @@ Caps caps_of(const JobConfig& options, const Target& target, PlanMode mode, cons
   } else {
     found = free_here(options, processes);
   }
-  // Images are read beside what a plan has.
-  found.memory -= std::min(found.memory, options.found.decoding_bytes * static_cast<uint64_t>(processes.ranks));
   // A plan that is only read may allow more than is free here; a named card has its own memory.
   const bool named_card = target.cuda() && !options.machine.empty();
   const auto cap = [](const std::optional<uint64_t>& given, uint64_t there, bool beyond) {

@@ -544,10 +544,9 @@ std::string plan_text(const Plan& plan) {
                                                           a.cut.ranks > 1 ? " a rank" : ""));
   if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data);
   text += images_text(a.cut, planned.spec.given_embeddings);
-  if (options.found.decoding_bytes > 0)
-    text +=
-        fmt::format("{:<13} as images are read, up to {} of the host{} besides, which is not counted as free below\n",
-                    "", format_size(options.found.decoding_bytes), a.cut.ranks > 1 ? " a rank" : "");
+  if (options.found.decoding_bytes > 0 && !planned.spec.given_embeddings)
+    text += fmt::format("{:<13} as images are read, up to {} of the host{}, which is among what memory takes below\n",
+                        "", format_size(options.found.decoding_bytes), a.cut.ranks > 1 ? " a rank" : "");
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);

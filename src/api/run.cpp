@@ -381,6 +381,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                   trainer_options);
   if (options.resume) trainer.restore();
   if (reports) say_where_it_begins(trainer.step(), steps, options.resume);
+  if (trainer.step() < steps) data.look_at_images(trainer.step() + 1, heartbeat);
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps) begin_run(run, objective.teacher_file(), heartbeat);
@@ -420,11 +421,16 @@ std::string where_to_go_on(const Run& run) {
   return last ? fmt::format("; {} goes on from {}", option_name("resume"), last->string()) : "";
 }
 
-// Writes how the run ended, if it began; what keeps that from being written is less than what ended it.
+// Writes how the run ended, if it began; else the directory in which saving was rehearsed goes, where no run has been.
+// What keeps that from being done is less than what ended it.
 void note_end(const Run& run, const char* how, const std::string& message) {
-  if (!run.begun || run.lost || !run.owner) return;
+  if (run.lost || !run.owner) return;
+  const std::filesystem::path out = run.options.out;
   try {
-    write_text(std::filesystem::path(run.options.out) / kRunEnd, write_end({how, local_time(), message}));
+    if (run.begun)
+      write_text(out / kRunEnd, write_end({how, local_time(), message}));
+    else if (!is_file(out / "job.yaml"))
+      std::filesystem::remove(Checkpoints(out, run.options.keep).root());  // only if it is empty
   } catch (const std::exception&) {
   }
 }
@@ -469,7 +475,7 @@ RunResult Job::run(const RunEvents& events) const {
   keep_cut_of_run(options);
   const Heartbeat heartbeat = heartbeat_of(comm.get());
   Corpus corpus = read_corpus(options, heartbeat);
-  note_found(corpus, options);
+  note_found(corpus, options, heartbeat);
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);

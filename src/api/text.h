@@ -64,6 +64,7 @@ class PromptEncoder {
   std::vector<int32_t> encode(const std::string& prompt, const std::string& place) const;
   // Returns the tokens of a conversation that ends with a user's turn; without a template, of its last text alone.
   std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place) const;
+  const Tokenizer& tokenizer() const { return tokenizer_; }
   // Decodes a reply token by token, without special tokens. It refers to this.
   TokenStream stream() const { return {tokenizer_, /*skip_special=*/true}; }
   const PromptFormat& format() const { return format_; }

@@ -154,11 +154,11 @@ int chat_command(JobConfig options, const CommandFlags& flags) {
   if (flags.max_new_tokens >= options.sequence_length)
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
-  const PromptImages images(options, flags.images);
+  const PromptEncoder encoder(options, flags.system);
+  const PromptImages images(options, flags.images, encoder.tokenizer());
   images.refuse_in(flags.system, "--system");
   options.found.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;

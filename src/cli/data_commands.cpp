@@ -206,8 +206,8 @@ void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus,
 int eval_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
-  const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
-  note_found(corpus, options);
+  Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
+  note_found(corpus, options, heartbeat_of(comm.get()));
   if (flags.scores && objective_from_name(options.objective) != ObjectiveKind::Reward)
     user_error("--scores: found objective {}, expected reward: other models give no scores", options.objective);
   JobSpec spec = make_job(options, Purpose::Evaluate);

@@ -143,7 +143,7 @@ int init_command(JobConfig options, const CommandFlags&) {
   const int64_t most = std::clamp(config.spec.positions, kLeastLength, kMostLength);
   const bool given = options.given.contains("sequence_length");
   if (!given) options.sequence_length = most;
-  const Corpus corpus = read_corpus(options, {});
+  Corpus corpus = read_corpus(options, {});
   note_found(corpus, options);
   const Lengths lengths = lengths_of(corpus);
   const auto samples = std::ssize(lengths.sorted);

@@ -257,11 +257,11 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
-  const PromptImages images(options, flags.images);
+  const PromptEncoder encoder(options, flags.system);
+  const PromptImages images(options, flags.images, encoder.tokenizer());
   images.refuse_in(flags.system, "--system");
   options.found.block_patches = images.patches();
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
     if (!note.empty()) say_lines({note});

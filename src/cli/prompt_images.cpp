@@ -11,9 +11,9 @@
 
 namespace snug {
 
-PromptImages::PromptImages(const JobConfig& options, const std::vector<std::string>& files) {
+PromptImages::PromptImages(const JobConfig& options, const std::vector<std::string>& files,
+                           const Tokenizer& tokenizer) {
   if (files.empty() && !whole_model_config_of(options).spec.tower) return;
-  const Tokenizer tokenizer = load_tokenizer(options);
   try {
     input_ = image_input(options, tokenizer);
   } catch (const UserError&) {  // texts need no file that says how images are cut

@@ -11,8 +11,8 @@ namespace snug {
 class PromptImages {
  public:
   // Reads the files' headers. UserError that names the option for images of a model that takes none, and for what is
-  // no image.
-  PromptImages(const JobConfig& options, const std::vector<std::string>& files);
+  // no image. `tokenizer` is that of load_tokenizer().
+  PromptImages(const JobConfig& options, const std::vector<std::string>& files, const Tokenizer& tokenizer);
   PromptImages(const PromptImages&) = delete;
   PromptImages& operator=(const PromptImages&) = delete;
 

@@ -130,6 +130,7 @@ class Dataset {
   int64_t end_before_image(int64_t sample, int64_t end) const;
   // Returns what all images are called and where their files are.
   const DatasetImages& all_images() const { return images_; }
+  void look_up_image_sizes(const Heartbeat& heartbeat = {}) { images_.look_up_sizes(heartbeat); }
   // Returns whether every sample is two documents.
   bool has_pairs() const { return !seconds_.empty(); }
   // Returns where the second document of a pair begins; 0 if samples are one document.

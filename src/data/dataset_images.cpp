@@ -100,15 +100,24 @@ ImageTask DatasetImages::task(const DatasetImage& image) const {
   return task;
 }
 
-uint64_t DatasetImages::stored_bytes(const DatasetImage& image) const {
-  uint64_t bytes = image.held_bytes + image.place_bytes;
-  if (bytes > 0) return bytes;
-  for (const std::string_view path : paths(image)) {
-    std::error_code missing;
-    const uint64_t size = std::filesystem::file_size(path, missing);
-    if (!missing) bytes += size;
+void DatasetImages::look_up_sizes(const Heartbeat& heartbeat) {
+  sizes_.clear();
+  for (const DatasetImage& image : images_) {
+    call(heartbeat);
+    uint64_t& bytes = sizes_.emplace_back(image.held_bytes + image.place_bytes);
+    if (bytes > 0) continue;
+    for (const std::string_view path : paths(image)) {
+      std::error_code missing;
+      const uint64_t size = std::filesystem::file_size(path, missing);
+      if (!missing) bytes += size;
+    }
   }
-  return bytes;
+}
+
+uint64_t DatasetImages::stored_bytes(const DatasetImage& image) const {
+  const auto i = static_cast<size_t>(&image - images_.data());
+  check(i < sizes_.size(), "the size of image {} of {} that were looked up", i, sizes_.size());
+  return sizes_[i];
 }
 
 uint64_t DatasetImages::state() const {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/heartbeat.h"
 #include "data/images.h"
 
 namespace snug {
@@ -53,7 +54,9 @@ class DatasetImages {
   // Returns what is to be decoded, with the image's bytes if a record holds it, which are read now where they stand in
   // the data's file. Throws UserError that names the image if they are there no more.
   ImageTask task(const DatasetImage& image) const;
-  // Returns how many bytes an image's files have together, or what the data has of it; a file that is gone has none.
+  // Looks up how many bytes each image's files have together, or the data of it; a file that is gone has none.
+  void look_up_sizes(const Heartbeat& heartbeat = {});
+  // Returns that of an image, as it was then.
   uint64_t stored_bytes(const DatasetImage& image) const;
   // Returns a hash of size and time of every image's file; other than before if one of them has been written or is
   // gone.
@@ -80,6 +83,7 @@ class DatasetImages {
   std::vector<DatasetImage> images_;
   std::vector<DatasetView> views_;
   std::vector<char> text_;
+  std::vector<uint64_t> sizes_;  // by image, from look_up_sizes() on
 };
 
 }  // namespace snug

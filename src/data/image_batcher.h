@@ -31,6 +31,11 @@ class ImageBatcher {
   // Says which documents fill() will be asked for (PassRows::expect()).
   void expect(std::span<const DocumentSpan> documents) { rows_.expect(documents); }
 
+  // Decodes the images of documents and forgets them (PassRows::look_at()).
+  void look_at(std::span<const DocumentSpan> documents, const Heartbeat& heartbeat = {}) {
+    rows_.look_at(documents, heartbeat);
+  }
+
   // Fills in the images of documents whose tokens lie end to end, from token 0 of the batch on. Throws as PassRows and
   // ImageLayout do.
   ImageCounts fill(std::span<const DocumentSpan> documents, const ImageViews& views, const Heartbeat& heartbeat = {});

@@ -94,6 +94,13 @@ void PassRows::expect(std::span<const DocumentSpan> documents) {
   expected_ = std::move(all);
 }
 
+void PassRows::look_at(std::span<const DocumentSpan> documents, const Heartbeat& heartbeat) {
+  begin_again(with_images(documents));
+  for (const DocumentSpan& document : expected_)
+    for (size_t i = 0; i < images_of(dataset_, document).size(); i++) ahead_->take(heartbeat);
+  begin_again({});
+}
+
 int64_t PassRows::fill(std::span<const DocumentSpan> documents, std::span<float> out, const Heartbeat& heartbeat) {
   const std::deque<DocumentSpan> asked = with_images(documents);
   int64_t patches = 0;

@@ -40,6 +40,9 @@ class PassRows {
   // those that are expected already, and not filled in, are the first of these; else it begins anew.
   void expect(std::span<const DocumentSpan> documents);
 
+  // Decodes the images of these documents and forgets them: throws UserError as fill() would.
+  void look_at(std::span<const DocumentSpan> documents, const Heartbeat& heartbeat = {});
+
   // Decodes the images of these documents and writes the rows of their views one after the other, in order, as
   // write_patches() does. They may be other ones than were expected, which are then forgotten. Returns how many patches
   // that are; what is behind them in `out` stays as it is. Throws UserError that names file, line and image for one

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -315,8 +315,11 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
   const int64_t touched = ceil_div(held_blocks - 1, packer_.least_blocks()) + 1;
   held_.resize(static_cast<size_t>(std::min(touched, length.epochs.value_or(touched))));
   for (Held& held : held_) held.blocks = packer_.reserve();
-  for (std::vector<int64_t>* order : {&order_, &next_order_})
-    if (dataset.has_images() && shape.micro_batch == 1) order->resize(static_cast<size_t>(step_blocks));
+  if (dataset.has_images()) {
+    for (std::vector<int64_t>* order : {&order_, &next_order_}) order->resize(static_cast<size_t>(step_blocks));
+    counted_.resize(static_cast<size_t>(step_blocks));
+    dealt_.resize(static_cast<size_t>(shape.ranks));
+  }
   restart();
   first_epoch_blocks_ = held_[0].blocks.count();
   blocks_ = length.epochs ? count_blocks(*length.epochs, enough) : enough;
@@ -366,8 +369,8 @@ void BlockStream::seek(int64_t step) {
   }
   held_end_ = dataset_.has_images() ? std::min(end_ + shape_.blocks(), blocks_) : end_;
   while (end_of(held_[used_ - 1]) < held_end_) hold_next();
-  order_by_patches(begin_, end_, order_);
-  order_by_patches(begin_ + shape_.blocks(), held_end_, next_order_);
+  deal_out(begin_, end_, order_);
+  deal_out(begin_ + shape_.blocks(), held_end_, next_order_);
   tokens_ = loss_tokens_ = samples_ = first_loss_tokens_ = 0;
   for (int64_t number = begin_; number < end_; ++number) {
     for_each_of(run_block(number, end_), packer_.apart() ? Half::First : Half::Both, [&](const DocumentSpan& d) {
@@ -388,14 +391,31 @@ std::span<const DocumentSpan> BlockStream::run_block(int64_t number, int64_t end
   return held_[h].blocks.block(number - held_[h].first);
 }
 
-void BlockStream::order_by_patches(int64_t begin, int64_t end, std::vector<int64_t>& order) const {
-  std::iota(order.begin(), order.end(), begin);
-  const auto patches = [&](int64_t number) {
-    int64_t sum = 0;
-    for (const DocumentSpan& document : run_block(number, end)) sum += patches_of(dataset_, document);
-    return sum;
-  };
-  std::ranges::sort(order, {}, [&](int64_t number) { return std::pair(-patches(number), number); });
+void BlockStream::deal_out(int64_t begin, int64_t end, std::vector<int64_t>& order) {
+  if (order.empty()) return;
+  for (CountedBlock& block : counted_) {
+    block = {begin++, {}};
+    for (const DocumentSpan& document : run_block(block.number, end)) {
+      block.cost.patches += patches_of(dataset_, document);
+      block.cost.tokens += document.length;
+    }
+  }
+  std::ranges::sort(counted_, {}, [](const CountedBlock& block) {
+    return std::tuple(-block.cost.patches, -block.cost.tokens, block.number);
+  });
+  const size_t of_rank = static_cast<size_t>(shape_.micro_batch), of_pass = dealt_.size() * of_rank;
+  for (size_t i = 0; i < counted_.size(); ++i) {
+    const size_t pass_begin = i / of_pass * of_pass;
+    if (i == pass_begin) std::ranges::fill(dealt_, Dealt{});
+    const Cost& cost = counted_[i].cost;
+    const auto to = std::ranges::min_element(dealt_, {}, [&](const Dealt& rank) {
+      return std::tuple(rank.blocks == shape_.micro_batch, cost.patches > 0 ? rank.cost.patches : 0, rank.cost.tokens);
+    });
+    const auto rank = static_cast<size_t>(to - dealt_.begin());
+    order[pass_begin + rank * of_rank + static_cast<size_t>(to->blocks++)] = counted_[i].number;
+    to->cost.patches += cost.patches;
+    to->cost.tokens += cost.tokens;
+  }
 }
 
 int64_t BlockStream::number_of(int64_t pass, int64_t rank, int64_t i, int64_t begin,

@@ -163,9 +163,12 @@ class Packer {
 };
 
 // Says how a step is cut: block i of pass p on rank r is number ((step * passes + p) * ranks + r) * micro_batch + i of
-// the run, counted through all epochs. Where there are images and a pass has one block of each rank, the blocks of a
-// step are put in the order of their patches first, those with the most before the others: so ranks have about as many
-// in a pass, and passes take the patches that few blocks have.
+// the run, counted through all epochs. Where there are images, the blocks of a step are dealt out by what they cost,
+// which is their patches, and their tokens among blocks with as many. Passes take them in falling order, so that few
+// passes need the shape with the most patches. Within a pass, again in falling order, a block with images goes to the
+// rank that has the fewest patches by then (of these to the one with the fewest tokens), and one without to the rank
+// with the fewest tokens; only ranks that have less than micro_batch blocks count, and of equals the lowest. So all
+// ranks have about as much to do. It follows from the index alone, and a step's blocks are the same however it is cut.
 struct StepShape {
   int64_t passes = 1, ranks = 1, micro_batch = 1;
   int64_t blocks() const { return passes * ranks * micro_batch; }
@@ -226,6 +229,17 @@ class BlockStream {
     EpochBlocks blocks;
     int64_t epoch, first;  // number in the run of its first block
   };
+  struct Cost {
+    int64_t patches, tokens;
+  };
+  struct CountedBlock {
+    int64_t number;
+    Cost cost;
+  };
+  struct Dealt {
+    int64_t blocks;
+    Cost cost;
+  };
 
   // Returns the number of blocks of all epochs of the run, but at most `enough`: it packs each shuffled epoch up to
   // there.
@@ -235,7 +249,8 @@ class BlockStream {
   std::span<const DocumentSpan> run_block(int64_t number, int64_t end) const;
   // Returns the number in the run of a block of the step that begins with block `begin`.
   int64_t number_of(int64_t pass, int64_t rank, int64_t i, int64_t begin, const std::vector<int64_t>& order) const;
-  void order_by_patches(int64_t begin, int64_t end, std::vector<int64_t>& order) const;
+  // Deals the blocks [begin, end) of a step out: sets the number in the run of each pass's, rank by rank.
+  void deal_out(int64_t begin, int64_t end, std::vector<int64_t>& order);
 
   const Dataset& dataset_;
   Packer packer_;
@@ -248,8 +263,10 @@ class BlockStream {
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
   int64_t held_end_ = 0;         // of the blocks that are held: of the step, or with images of the one behind it
-  // Where blocks are put in order: their numbers in the run, of the step and of the one behind it; else empty.
+  // Where blocks are dealt out: their numbers in the run, of the step and of the one behind it; else empty.
   std::vector<int64_t> order_, next_order_;
+  std::vector<CountedBlock> counted_;  // scratch of deal_out(): a step's blocks
+  std::vector<Dealt> dealt_;           //   by rank: what it has of a pass
   int64_t tokens_ = 0, loss_tokens_ = 0, samples_ = 0, first_loss_tokens_ = 0;
 };
 

@@ -20,18 +20,30 @@ StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selecti
     images_.emplace(dataset, *images);
 }
 
+void StreamSource::add_documents(BlockOf block_of, std::vector<DocumentSpan>& documents) const {
+  const StepShape& shape = stream_.shape();
+  for (int64_t pass = 0; pass < shape.passes; pass++)
+    for (int64_t i = 0; i < shape.micro_batch; i++)
+      for_each_of((stream_.*block_of)(pass, rank_, i), half_,
+                  [&](const DocumentSpan& document) { documents.push_back(document); });
+}
+
+void StreamSource::look_at_images(int64_t step, const Heartbeat& heartbeat) {
+  if (!images_) return;
+  stream_.seek(step - 1);
+  std::vector<DocumentSpan> documents;
+  add_documents(&BlockStream::block, documents);
+  images_->look_at(documents, heartbeat);
+}
+
 BatchSource::Step StreamSource::begin_step(int64_t step) {
   stream_.seek(step - 1);
   counted_ = {};
   if (images_ || embeddings_) {
     // Those of this step, then those of the next, which are decoded, or read, meanwhile.
-    const StepShape& shape = stream_.shape();
     std::vector<DocumentSpan> documents;
-    for (const auto block_of : {&BlockStream::block, &BlockStream::next_block})
-      for (int64_t pass = 0; pass < shape.passes; pass++)
-        for (int64_t i = 0; i < shape.micro_batch; i++)
-          for_each_of((stream_.*block_of)(pass, rank_, i), half_,
-                      [&](const DocumentSpan& document) { documents.push_back(document); });
+    add_documents(&BlockStream::block, documents);
+    add_documents(&BlockStream::next_block, documents);
     images_ ? images_->expect(documents) : embeddings_->expect(documents);
   }
   return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch(), stream_.samples()};

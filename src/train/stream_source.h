@@ -16,6 +16,9 @@ class StreamSource : public BatchSource {
                const StepShape& shape, const RunLength& length, int rank,
                const std::optional<ImageBatches>& images = std::nullopt);
 
+  // Decodes this rank's images of step `step`, if the step is to have pixels. Throws UserError for one that cannot be
+  // decoded, which would else end the step: so a run refuses it before it writes anything.
+  void look_at_images(int64_t step, const Heartbeat& heartbeat);
   Step begin_step(int64_t step) override;
   int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass, half_); }
   int64_t pass_patches(int64_t pass) const override { return stream_.pass_patches(pass); }
@@ -39,6 +42,9 @@ class StreamSource : public BatchSource {
   template <class Visit>
   int64_t for_each_taught(int64_t pass, const TeacherViews& views, int64_t top_k, const Visit& visit) const;
   std::vector<DocumentSpan> documents_of(int64_t pass) const;
+  using BlockOf = std::span<const DocumentSpan> (BlockStream::*)(int64_t pass, int64_t rank, int64_t i) const;
+  // Adds the documents of this rank's blocks of a step, pass by pass.
+  void add_documents(BlockOf block_of, std::vector<DocumentSpan>& documents) const;
 
   // Holds how many tokens the step's first passes have, each of them once for each rank.
   struct Counted {

@@ -114,7 +114,8 @@ struct EvaluationResult {
 
 // Returns the mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
 // It is equal to the bit on any number of ranks, as the losses of passes are summed in fp64 in the order of their
-// blocks. An `objective` is made for the source.
+// blocks, but where there are images: blocks are then dealt out (StepShape), and sums have another order. An
+// `objective` is made for the source.
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes, StepObjective* objective = nullptr);
 
 // Returns the same of parts, and of all of them together, whose objective is `whole`: they go through the model once.

@@ -36,8 +36,8 @@ struct Caps {
   // arenas it maps on each of its cards.
   uint64_t driver_bytes = 0, link_bytes = 0;
   int tabled_ranks = 0;
-  // These bytes of the host count against host_bytes beside the arena: a rank's share of what its process takes, and
-  // what each bound op takes.
+  // These bytes of the host count against host_bytes beside the arena: a rank's share of what its process takes, with
+  // what it takes to read images, and what each bound op takes.
   uint64_t driver_host_bytes = 0, op_host_bytes = 0;
   // Returns what is taken besides the arena; taken() adds the arena.
   uint64_t overhead(const Footprint& rank, Space space) const;
