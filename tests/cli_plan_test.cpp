@@ -395,8 +395,24 @@ TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
   EXPECT_TRUE(nlohmann::json::parse(text_of(at("run/plan.json")))["more_memory"].is_null());
   const std::string plan = run(job("plan", {"--ranks", "2"})).out;
   EXPECT_THAT(plan, HasSubstr("fits: device and host of a node "));
-  EXPECT_THAT(plan, testing::ContainsRegex("\nless memory   with 25 % less a step takes [0-9]+ % of the time, device "
-                                           "and host of a node [0-9.]+ MiB[^:]*: "));
+  EXPECT_THAT(plan,
+              testing::ContainsRegex("\nless memory   with 25 % less: device and host of a node [0-9.]+ MiB[^:]*: "));
+}
+
+// Rough rates rank arrangements; by how much one is faster they do not know.
+TEST_F(Cli, APlanWithoutAProfileNamesNoTime) {
+  const Words unpriced = job("plan");
+  const std::string rough = run_well(unpriced).out;
+  EXPECT_THAT(rough, HasSubstr("\ntime          not forecast, as no rates were measured: "));
+  EXPECT_THAT(rough, HasSubstr("\nless memory   with 25 % less: device and host together "));
+  for (const char* claim : {"a step takes", "a step about", "% of the time", "second best", "faster  "})
+    EXPECT_THAT(rough, Not(HasSubstr(claim)));
+  Words words = unpriced;
+  words.push_back("--json");
+  const auto json = nlohmann::json::parse(run_well(words).out);
+  EXPECT_TRUE(json["less_memory"]["relative_time"].is_null());
+  words.insert(words.end(), {"--machine", (fs::path(SNUG_FIXTURES) / "machine/second_an_op.json").string()});
+  EXPECT_TRUE(nlohmann::json::parse(run_well(words).out)["less_memory"]["relative_time"].is_number());
 }
 
 }  // namespace

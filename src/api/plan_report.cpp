@@ -5,6 +5,8 @@
 
 #include "api/kernel_report.h"
 #include "api/objective.h"
+#include "api/plan_alternatives.h"
+#include "api/plan_bytes.h"
 #include "api/rules.h"
 #include "api/saving.h"
 #include "base/hash.h"
@@ -14,25 +16,6 @@
 
 namespace snug {
 namespace {
-
-uint64_t device_bytes(const Planned& planned, const Forecast& f) { return planned.caps.taken(f, Space::Device); }
-uint64_t driver_bytes(const Planned& planned, Space space) {
-  return planned.caps.overhead(planned.shown().forecast, space);
-}
-
-int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
-int nodes_of(const Planned& planned) {
-  const int ranks = planned.shown().cut.ranks, ranks_per_node = node_ranks(planned);
-  return ceil_div(ranks, ranks_per_node);
-}
-
-// Returns the bytes of all ranks of a node; the host's include its files in memory.
-uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
-  const Caps& caps = planned.caps;
-  const auto of_ranks = [&](Space of) { return static_cast<uint64_t>(node_ranks(planned)) * caps.taken(f, of); };
-  if (space != Space::Host) return of_ranks(space);
-  return of_ranks(space) + caps.saved_host_bytes + (caps.disk_is_memory ? of_ranks(Space::Disk) : 0);
-}
 
 // Returns what fills a device, and when.
 std::vector<Forecast::Class> classes_of(const Planned& planned) {
@@ -74,65 +57,6 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
           {"zero", zero_stage(a.strategy)},
           {"sharded_groups", std::ranges::count(a.strategy.groups, true, &GroupPlacement::shard_weights)},
           {"words", a.words}};
-}
-
-nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangement& other) {
-  return {{"arrangement", other.words},
-          {"fits", other.fits},
-          {"device_bytes", device_bytes(planned, other.forecast)},
-          {"host_bytes", node_bytes(planned, other.forecast, Space::Host)},
-          {"disk_bytes", node_bytes(planned, other.forecast, Space::Disk)},
-          {"relative_time", other.step_seconds / planned.shown().step_seconds}};
-}
-
-// Returns what is capped, and how much of it an arrangement takes: "the device of a rank 12.30 GiB, the host of a node
-// 1.00 GiB".
-std::string taken(const Planned& planned, const Arrangement& a) {
-  std::vector<std::string> parts;
-  for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
-    parts.push_back(fmt::format("{} {}", need.what, format_size(need.bytes)));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-// Returns "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ...".
-std::string comparison_text(const Planned& planned, const Arrangement& other) {
-  const std::string percent = fmt::format("{:.0f}", 100 * other.step_seconds / planned.shown().step_seconds);
-  return fmt::format("a step takes {}, {}: {}\n", percent == "100" ? "as long" : percent + " % of the time",
-                     taken(planned, other), other.words);
-}
-
-// Returns "faster" or "second best".
-std::string_view place_of(const Planned& planned, const Arrangement& other) {
-  return other.step_seconds < planned.shown().step_seconds ? "faster" : "second best";
-}
-
-// Returns what else fits, what less memory would cost and what more would gain.
-std::string alternatives_text(const Planned& planned) {
-  std::string text;
-  for (size_t i = 0; i < planned.fit.tried.size(); i++)
-    if (i != planned.fit.chosen && planned.fit.tried[i].fits)
-      text += fmt::format("{:<13} {}", place_of(planned, planned.fit.tried[i]),
-                          comparison_text(planned, planned.fit.tried[i]));
-  if (planned.less)
-    text += fmt::format("{:<13} with 25 % less {}", "less memory", comparison_text(planned, *planned.less));
-  if (!planned.more) return text;
-  const int ranks = node_ranks(planned);
-  const bool shared = planned.caps.shared;  // then the memory of a node is what grows
-  for (const Alternative& more : *planned.more)
-    text += fmt::format("{:<13} with {} GiB more{} {}", "more memory", more.gigabytes * (shared ? ranks : 1),
-                        shared || ranks == 1 ? "" : " each", comparison_text(planned, more.arrangement));
-  if (planned.more->empty())
-    text += fmt::format("{:<13} nothing faster was found with up to {} GiB{}\n", "more memory",
-                        kMostMore * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each");
-  return text;
-}
-
-std::string changes_text(const Planned& planned) {
-  std::string text;
-  for (const Change& change : planned.changes)
-    text += fmt::format("{:<13} {} ({}): {}, {}\n", "would fit", change.option, change.effect,
-                        taken(planned, change.arrangement), change.arrangement.words);
-  return text;
 }
 
 // Returns "1 step" or "2 steps".
@@ -228,6 +152,12 @@ std::string time_text(const Planned& planned) {
   return text;
 }
 
+// Rough rates rank arrangements, and say nothing of seconds.
+std::string no_time_text() {
+  return fmt::format("{:<13} not forecast, as no rates were measured: 'snug doctor' does, and {} takes its profile\n",
+                     "time", option_name("machine"));
+}
+
 // A node is assumed to have this many ranks at most, as nodes with more cards are rare.
 constexpr int kMostRanksOfANode = 16;
 
@@ -313,16 +243,6 @@ std::string memory_text(const Planned& planned, const JobConfig& options) {
   return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT",
                      fmt::join(parts, ", ")) +
          tmpfs_text(planned, options);
-}
-
-// Returns why it is this arrangement, if another that fits is forecast to be faster.
-std::string choice_text(const Planned& planned) {
-  const Arrangement& fastest = planned.fit.tried.front();
-  if (!planned.fit.chosen || !fastest.fits || fastest.step_seconds >= planned.shown().step_seconds) return "";
-  return fmt::format("{:<13} the {} of all within {:g} % of the fastest, whose step takes {:.1f} % of the time\n",
-                     "choice", planned.pricing.measured() ? "simplest" : "smallest",
-                     100 * (time_margin(planned.pricing) - 1),
-                     100 * fastest.step_seconds / planned.shown().step_seconds);
 }
 
 // Returns the spaces whose size is only assumed and that hold what is offloaded.
@@ -550,7 +470,7 @@ std::string plan_text(const Plan& plan) {
                     "", format_size(options.found.decoding_bytes), a.cut.ranks > 1 ? " a rank" : "");
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
-  if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);
+  text += planned.pricing.measured() ? time_text(planned) + slow_kernels_text(planned) : no_time_text();
   text += memory_text(planned, options);
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
