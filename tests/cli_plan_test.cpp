@@ -310,11 +310,17 @@ TEST_F(Cli, PlanWarnsOfADiskThatCheckpointsDoNotFit) {
     words.insert(words.end(), more.begin(), more.end());
     return run(job("plan", words)).out;
   };
-  EXPECT_THAT(plan({}), HasSubstr("WARNING     more than there is: 100.0 KiB free; a lower --keep"));
-  EXPECT_THAT(plan({"--keep", "all"}), HasSubstr("WARNING"));
-  EXPECT_THAT(plan({"--save-every", "0"}), HasSubstr("more than there is: 100.0 KiB free\n"));
-  EXPECT_THAT(plan({"--disk-memory", "0"}), Not(HasSubstr("WARNING"))) << "of what is offloaded";
-  EXPECT_THAT(run(job("plan", {"--machine", "H100"})).out, Not(HasSubstr("WARNING")));
+  // It stands beside "fits", in the line that follows it.
+  EXPECT_THAT(plan({}), testing::ContainsRegex(
+                            "\nmemory        fits: [^\n]*\ndisk          DOES NOT FIT, a run is refused: there: found "
+                            "100.0 KiB .102400 bytes. free, expected 1.7 MiB .[0-9]+ bytes. for an export of [0-9.]+ "
+                            "KiB, 3 checkpoints of [0-9.]+ KiB .the last 2, the one being written.; --out names "
+                            "another place, a lower --keep keeps fewer, --save-every 0 writes one alone"));
+  EXPECT_THAT(plan({"--keep", "all"}), HasSubstr("1 checkpoint of "));
+  EXPECT_THAT(plan({"--save-every", "0"}), Not(HasSubstr("a lower --keep")));
+  EXPECT_THAT(plan({"--disk-memory", "0"}), HasSubstr("DOES NOT FIT")) << "of what is offloaded";
+  EXPECT_THAT(plan({"--disk-memory", "1GiB"}), Not(HasSubstr("DOES NOT FIT"))) << "a larger disk than it was";
+  EXPECT_THAT(run(job("plan", {"--machine", "H100"})).out, Not(HasSubstr("DOES NOT FIT")));
 }
 
 // Staging for the disk may need more of the host than offloading nothing does: on a small host some arrangements fit

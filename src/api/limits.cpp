@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/option_name.h"
+#include "base/size_text.h"
 
 namespace snug {
 namespace {

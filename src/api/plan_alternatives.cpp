@@ -1,6 +1,7 @@
 #include "api/plan_alternatives.h"
 
 #include "api/plan_bytes.h"
+#include "base/size_text.h"
 
 namespace snug {
 namespace {

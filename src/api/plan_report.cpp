@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/option_name.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 #include "plan/search/simplicity.h"
 
 namespace snug {
@@ -281,21 +282,22 @@ std::string saved_text(const SavingPlan& saving, const JobConfig& options) {
                      count > 1 ? " at a time" : "", what, exported, format_size(saving.saved_bytes()));
 }
 
-// Returns a warning of a full disk for a plan that is only read; a run finds out by itself what is free, and what it
-// replaces. All hosts may share the disk; what is offloaded may go to another, or have its own cap.
-std::string full_disk_text(const Planned& planned, const SavingPlan& saving, const JobConfig& options) {
-  const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk),
-                 there = planned.caps.disk_bytes;
-  const bool known = planned.mode == PlanMode::Look && nodes_of(planned) == 1 && !options.disk_memory &&
-                     options.disk_dir.empty() && !options.resume && !options.overwrite;
-  if (!known || saving.saved_bytes() + offloaded <= there) return "";
-  const std::string help = saving.what_keeps_fewer();
-  Need disk;
-  disk.allowed = there;
-  disk.option = "disk_memory";
-  return fmt::format("  WARNING     {}more than there is: {}{}{}\n",
-                     offloaded > 0 ? fmt::format("with {} that are offloaded ", format_size(offloaded)) : "",
-                     limit_text(planned, options, disk), help.empty() ? "" : "; ", help);
+// Returns the disk on which what a run saves has no room, of a plan that is only read; a run finds out by itself.
+// Several hosts may share a disk or not.
+std::optional<LackOfRoom> lack_of_room(const Planned& planned, const SavingPlan& saving, const JobConfig& options) {
+  if (planned.mode != PlanMode::Look || !planned.fit.chosen || nodes_of(planned) > 1) return std::nullopt;
+  if (options.machine.empty()) return lack_of_room(saving);
+  return lack_of_room(saving, std::max(planned.target.machine()->disk.free_bytes, options.disk_memory.value_or(0)));
+}
+
+std::string lack_text(const Planned& planned, const SavingPlan& saving, const JobConfig& options) {
+  const std::optional<LackOfRoom> lack = lack_of_room(planned, saving, options);
+  if (!lack) return "";
+  const bool assumed = builtin_machine(options.machine) && !options.disk_memory;
+  return fmt::format(
+      "{:<13} DOES NOT FIT, a run is refused: {}{}\n", "disk", lack->words,
+      assumed ? fmt::format("; the size of the disk is assumed, {} says what there is", option_name("disk_memory"))
+              : "");
 }
 
 // Returns what a job takes that goes before the run, in words for what it is and for what else it takes.
@@ -399,6 +401,9 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   json["saved"] = {
       {"checkpoint_bytes", saving.checkpoint_bytes}, {"checkpoints", nullptr}, {"export_bytes", saving.export_bytes}};
   if (options.keep >= 0) json["saved"]["checkpoints"] = saving.most_checkpoints();
+  const std::optional<LackOfRoom> lack = lack_of_room(planned, saving, options);
+  json["saved"]["lacks_bytes"] = nullptr;
+  if (lack) json["saved"]["lacks_bytes"] = lack->needed - lack->free;
   json["parameters"] = planned.spec.table.count(false);
   json["trainable_parameters"] = planned.spec.table.count(true);
   json["tokens_per_step"] = a.cut.step_tokens();
@@ -471,15 +476,13 @@ std::string plan_text(const Plan& plan) {
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   text += planned.pricing.measured() ? time_text(planned) + slow_kernels_text(planned) : no_time_text();
-  text += memory_text(planned, options);
+  const SavingPlan saving = saving_of(planned, options, data);
+  text += memory_text(planned, options) + lack_text(planned, saving, options);
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
   text += before_text(before, options);
-  if (planned.fit.chosen) {
-    const SavingPlan saving = saving_of(planned, options, data);
-    text += saved_text(saving, options) + full_disk_text(planned, saving, options);
-  }
+  if (planned.fit.chosen) text += saved_text(saving, options);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }
