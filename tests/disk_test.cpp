@@ -74,6 +74,11 @@ void Disk::fill_at_every(int stride) {
       const std::string line = outcome.err.substr(outcome.err.rfind("snug: "));
       EXPECT_EQ(std::ranges::count(line, '\n'), 1) << line;
       EXPECT_THAT(line, ::testing::AnyOf(HasSubstr("the disk is full"), HasSubstr("No space left"))) << line;
+      if (fs::exists(at("run"))) {
+        EXPECT_THAT(
+            run_well({"explain", "run"}).out,
+            ::testing::ContainsRegex("^end      it (ended|failed on [0-9: -]+) (before its first step|after step)"));
+      }
       ASSERT_EQ(run(saving_job(more)).code, 0) << text_of(at("stderr"));
       ASSERT_EQ(adapter(), expected);
       ASSERT_EQ(losses("run").size(), 2u);

@@ -387,6 +387,8 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   json["assumed_memory"] = nlohmann::ordered_json::array();
   for (const Space space : assumed_spaces(planned)) json["assumed_memory"].push_back(name(space));
   json["ranks"] = ranks_json(planned.fit.ranks);
+  json["device"] = planned.target.cuda() ? planned.target.machine()->cards->name : "cpu";
+  json["threads"] = planned.pricing.threads;
   json["node"]["count"] = nodes_of(planned);
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
