@@ -405,6 +405,33 @@ TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
               testing::ContainsRegex("\nless memory   with 25 % less: device and host of a node [0-9.]+ MiB[^:]*: "));
 }
 
+// Several that are nearly as fast offer one thing: the line names the fastest, and of equals the smallest.
+TEST_F(Cli, OfWhatElseFitsOneIsNamedOfAKind) {
+  const auto begin_so = [](const std::string& text, const std::string& word) {
+    int count = 0;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) count += line.starts_with(word) ? 1 : 0;
+    return count;
+  };
+  const auto look = [&](Words words) {
+    const std::string text = run_well(words).out;
+    words.push_back("--json");
+    return std::pair(text, nlohmann::json::parse(run_well(words).out)["alternatives"]);
+  };
+  const auto [slower, all_slower] =
+      look(job("plan", {"--machine", (fs::path(SNUG_FIXTURES) / "machine/second_an_op.json").string()}));
+  ASSERT_EQ(all_slower.size(), 2u);
+  EXPECT_EQ(begin_so(slower, "second best"), 1);
+  EXPECT_THAT(slower, testing::ContainsRegex("second best   a step takes 212 % of the time, [^\n]* .1 more fits.\n"));
+  const auto [faster, all_faster] =
+      look({"plan", "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b", "--machine", "RTX4090"});
+  ASSERT_EQ(all_faster.size(), 4u);
+  EXPECT_EQ(begin_so(faster, "faster"), 1);
+  EXPECT_THAT(faster, testing::ContainsRegex("\nfaster        a step takes 98 % of the time, [^\n]* .3 more fit.\n"));
+  // Two take 98 %: the one that takes less is named.
+  EXPECT_THAT(faster, HasSubstr("the host 43.68 GiB: 2 passes of 8 blocks"));
+}
+
 // Rough rates rank arrangements; by how much one is faster they do not know.
 TEST_F(Cli, APlanWithoutAProfileNamesNoTime) {
   const Words unpriced = job("plan");

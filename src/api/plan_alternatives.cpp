@@ -1,5 +1,9 @@
 #include "api/plan_alternatives.h"
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
 #include "api/plan_bytes.h"
 #include "base/size_text.h"
 
@@ -16,25 +20,75 @@ std::string taken(const Planned& planned, const Arrangement& a) {
 }
 
 // Returns how long a step takes beside the chosen one's, in whole percent.
-std::string percent_of(const Planned& planned, const Arrangement& other) {
-  return fmt::format("{:.0f}", 100 * other.step_seconds / planned.shown().step_seconds);
+int64_t percent_of(const Planned& planned, const Arrangement& other) {
+  return std::llround(100 * other.step_seconds / planned.shown().step_seconds);
 }
 
 // Returns "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ..."; without
 // prices it begins with the bytes.
 std::string comparison_text(const Planned& planned, const Arrangement& other) {
-  const std::string percent = percent_of(planned, other);
+  const int64_t percent = percent_of(planned, other);
   const std::string time =
       planned.pricing.measured()
-          ? fmt::format("a step takes {}, ", percent == "100" ? "as long" : percent + " % of the time")
+          ? fmt::format("a step takes {}, ", percent == 100 ? "as long" : fmt::format("{} % of the time", percent))
           : "";
-  return fmt::format("{}{}: {}\n", time, taken(planned, other), other.words);
+  return fmt::format("{}{}: {}", time, taken(planned, other), other.words);
 }
 
-// Returns "faster" or "second best"; without prices neither is known.
-std::string_view place_of(const Planned& planned, const Arrangement& other) {
-  if (!planned.pricing.measured()) return "also fits";
-  return other.step_seconds < planned.shown().step_seconds ? "faster" : "second best";
+// Returns all that an arrangement takes of what is capped.
+uint64_t bytes_of(const Planned& planned, const Arrangement& a) {
+  uint64_t bytes = 0;
+  for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps)) bytes += need.bytes;
+  return bytes;
+}
+
+// Returns one line for arrangements of one kind: the fastest, and of those that differ by less than a percent the
+// smallest. The others offer what it does, or less, and are counted; plan_json() has all.
+std::string best_text(const Planned& planned, std::string_view kind, const std::vector<const Arrangement*>& all) {
+  if (all.empty()) return "";
+  const auto order = [&](const Arrangement* a) {
+    return std::pair(planned.pricing.measured() ? percent_of(planned, *a) : 0, bytes_of(planned, *a));
+  };
+  const size_t more = all.size() - 1;
+  return fmt::format("{:<13} {}{}\n", kind, comparison_text(planned, **std::ranges::min_element(all, {}, order)),
+                     more == 0   ? ""
+                     : more == 1 ? " (1 more fits)"
+                                 : fmt::format(" ({} more fit)", more));
+}
+
+// Returns what else fits and was worked out: an arrangement that is faster, by half a percent at least, and one that is
+// slower; without prices one that is neither.
+std::string tried_text(const Planned& planned) {
+  std::vector<const Arrangement*> faster, slower;
+  for (size_t i = 0; i < planned.fit.tried.size(); i++) {
+    const Arrangement& other = planned.fit.tried[i];
+    if (i == planned.fit.chosen || !other.fits) continue;
+    if (!planned.pricing.measured() || other.step_seconds >= planned.shown().step_seconds)
+      slower.push_back(&other);
+    else if (percent_of(planned, other) < 100)
+      faster.push_back(&other);
+  }
+  return best_text(planned, "faster", faster) +
+         best_text(planned, planned.pricing.measured() ? "second best" : "also fits", slower);
+}
+
+// Returns what more memory would gain, each amount that gains a percent beyond the one before.
+std::string more_text(const Planned& planned) {
+  const bool priced = planned.pricing.measured();
+  const int ranks = node_ranks(planned);
+  const bool shared = planned.caps.shared;  // then the memory of a node is what grows
+  const std::string_view each = shared || ranks == 1 ? "" : " each";
+  std::string text;
+  int64_t before = 100;
+  for (const Alternative& more : *planned.more) {
+    const int64_t percent = percent_of(planned, more.arrangement);
+    if (priced && percent >= std::exchange(before, percent)) continue;
+    text += fmt::format("{:<13} with {} GiB more{}{} {}\n", "more memory", more.gigabytes * (shared ? ranks : 1), each,
+                        priced ? "" : ":", comparison_text(planned, more.arrangement));
+  }
+  if (!text.empty()) return text;
+  return fmt::format("{:<13} nothing {} was found with up to {} GiB{}\n", "more memory",
+                     priced ? "faster" : "that is faster by rough rates", kMostMore * (shared ? ranks : 1), each);
 }
 
 }  // namespace
@@ -61,26 +115,11 @@ std::string choice_text(const Planned& planned) {
 }
 
 std::string alternatives_text(const Planned& planned) {
-  std::string text;
-  for (size_t i = 0; i < planned.fit.tried.size(); i++)
-    if (i != planned.fit.chosen && planned.fit.tried[i].fits)
-      text += fmt::format("{:<13} {}", place_of(planned, planned.fit.tried[i]),
-                          comparison_text(planned, planned.fit.tried[i]));
-  const bool priced = planned.pricing.measured();
-  const std::string_view end = priced ? " " : ": ";
+  std::string text = tried_text(planned);
   if (planned.less)
-    text += fmt::format("{:<13} with 25 % less{}{}", "less memory", end, comparison_text(planned, *planned.less));
-  if (!planned.more) return text;
-  const int ranks = node_ranks(planned);
-  const bool shared = planned.caps.shared;  // then the memory of a node is what grows
-  const std::string_view each = shared || ranks == 1 ? "" : " each";
-  for (const Alternative& more : *planned.more)
-    text += fmt::format("{:<13} with {} GiB more{}{}{}", "more memory", more.gigabytes * (shared ? ranks : 1), each,
-                        end, comparison_text(planned, more.arrangement));
-  if (planned.more->empty())
-    text += fmt::format("{:<13} nothing {} was found with up to {} GiB{}\n", "more memory",
-                        priced ? "faster" : "that is faster by rough rates", kMostMore * (shared ? ranks : 1), each);
-  return text;
+    text += fmt::format("{:<13} with 25 % less{} {}\n", "less memory", planned.pricing.measured() ? "" : ":",
+                        comparison_text(planned, *planned.less));
+  return planned.more ? text + more_text(planned) : text;
 }
 
 std::string changes_text(const Planned& planned) {

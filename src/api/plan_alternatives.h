@@ -14,7 +14,8 @@ nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangemen
 
 // Returns why it is this arrangement, if another that fits is forecast to be faster.
 std::string choice_text(const Planned& planned);
-// Returns what else fits, what less memory would cost and what more would gain.
+// Returns what else fits, what less memory would cost and what more would gain: a line for each, of several that offer
+// nearly the same.
 std::string alternatives_text(const Planned& planned);
 // Returns the changes of options with which a job fits that does not.
 std::string changes_text(const Planned& planned);
