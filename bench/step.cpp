@@ -19,6 +19,7 @@
 
 #include "api/job.h"
 #include "api/launch.h"
+#include "base/size_text.h"
 #include "full_batch.h"
 #include "measure/op_timer.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks what needs no build: layers, sizes, words, links between documents, the format of C++, the syntax of Python and
-# shell scripts.
+# Checks what needs no build: layers, sizes, words, messages that pages explain, links between documents, the format of
+# C++, the syntax of Python and shell scripts.
 # Needs scripts/setup.sh --checks. Runs all checks, then fails if any failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -9,6 +9,7 @@ failed=0
 python3 scripts/check_layers.py || failed=1
 python3 scripts/check_sizes.py || failed=1
 python3 scripts/check_words.py || failed=1
+python3 scripts/check_messages.py || failed=1
 scripts/make_site.py || failed=1
 
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' | sort -u |

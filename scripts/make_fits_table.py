@@ -3,7 +3,7 @@
 
     make_fits_table.py [--snug build/cpu-release/snug]
 
-Each cell is a plan of its own: the fastest arrangement that fits, with its forecast. Takes some minutes on two cores.
+Each cell is a plan of its own: the fastest arrangement that fits, with its forecast. Takes half an hour or more.
 """
 
 import argparse

@@ -155,6 +155,9 @@ TEST(Rehearsal, WhereCheckpointsAreManyWhatWritesOneAloneIsNamed) {
   saving.checkpoint_bytes = free_bytes(directory.path()) / 2;
   EXPECT_TRUE(fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "for 3 checkpoints of "));
   EXPECT_TRUE(fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "--save-every 0 writes one alone"));
+  EXPECT_TRUE(
+      fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "(the last 2, the one being written)"));
+  EXPECT_FALSE(lack_of_room(saving, saving.checkpoint_bytes * 3)) << "the bytes free on another machine";
   saving.saves = 1;
   rehearse_saving(saving, nullptr);
   saving.checkpoint_bytes *= 3;

@@ -310,11 +310,17 @@ TEST_F(Cli, PlanWarnsOfADiskThatCheckpointsDoNotFit) {
     words.insert(words.end(), more.begin(), more.end());
     return run(job("plan", words)).out;
   };
-  EXPECT_THAT(plan({}), HasSubstr("WARNING     more than there is: 100.0 KiB free; a lower --keep"));
-  EXPECT_THAT(plan({"--keep", "all"}), HasSubstr("WARNING"));
-  EXPECT_THAT(plan({"--save-every", "0"}), HasSubstr("more than there is: 100.0 KiB free\n"));
-  EXPECT_THAT(plan({"--disk-memory", "0"}), Not(HasSubstr("WARNING"))) << "of what is offloaded";
-  EXPECT_THAT(run(job("plan", {"--machine", "H100"})).out, Not(HasSubstr("WARNING")));
+  // It stands beside "fits", in the line that follows it.
+  EXPECT_THAT(plan({}), testing::ContainsRegex(
+                            "\nmemory        fits: [^\n]*\ndisk          DOES NOT FIT, a run is refused: there: found "
+                            "100.0 KiB .102400 bytes. free, expected 1.7 MiB .[0-9]+ bytes. for an export of [0-9.]+ "
+                            "KiB, 3 checkpoints of [0-9.]+ KiB .the last 2, the one being written.; --out names "
+                            "another place, a lower --keep keeps fewer, --save-every 0 writes one alone"));
+  EXPECT_THAT(plan({"--keep", "all"}), HasSubstr("1 checkpoint of "));
+  EXPECT_THAT(plan({"--save-every", "0"}), Not(HasSubstr("a lower --keep")));
+  EXPECT_THAT(plan({"--disk-memory", "0"}), HasSubstr("DOES NOT FIT")) << "of what is offloaded";
+  EXPECT_THAT(plan({"--disk-memory", "1GiB"}), Not(HasSubstr("DOES NOT FIT"))) << "a larger disk than it was";
+  EXPECT_THAT(run(job("plan", {"--machine", "H100"})).out, Not(HasSubstr("DOES NOT FIT")));
 }
 
 // Staging for the disk may need more of the host than offloading nothing does: on a small host some arrangements fit
@@ -395,8 +401,51 @@ TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
   EXPECT_TRUE(nlohmann::json::parse(text_of(at("run/plan.json")))["more_memory"].is_null());
   const std::string plan = run(job("plan", {"--ranks", "2"})).out;
   EXPECT_THAT(plan, HasSubstr("fits: device and host of a node "));
-  EXPECT_THAT(plan, testing::ContainsRegex("\nless memory   with 25 % less a step takes [0-9]+ % of the time, device "
-                                           "and host of a node [0-9.]+ MiB[^:]*: "));
+  EXPECT_THAT(plan,
+              testing::ContainsRegex("\nless memory   with 25 % less: device and host of a node [0-9.]+ MiB[^:]*: "));
+}
+
+// Several that are nearly as fast offer one thing: the line names the fastest, and of equals the smallest.
+TEST_F(Cli, OfWhatElseFitsOneIsNamedOfAKind) {
+  const auto begin_so = [](const std::string& text, const std::string& word) {
+    int count = 0;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) count += line.starts_with(word) ? 1 : 0;
+    return count;
+  };
+  const auto look = [&](Words words) {
+    const std::string text = run_well(words).out;
+    words.push_back("--json");
+    return std::pair(text, nlohmann::json::parse(run_well(words).out)["alternatives"]);
+  };
+  const auto [slower, all_slower] =
+      look(job("plan", {"--machine", (fs::path(SNUG_FIXTURES) / "machine/second_an_op.json").string()}));
+  ASSERT_EQ(all_slower.size(), 2u);
+  EXPECT_EQ(begin_so(slower, "second best"), 1);
+  EXPECT_THAT(slower, testing::ContainsRegex("second best   a step takes 212 % of the time, [^\n]* .1 more fits.\n"));
+  const auto [faster, all_faster] =
+      look({"plan", "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b", "--machine", "RTX4090"});
+  ASSERT_EQ(all_faster.size(), 4u);
+  EXPECT_EQ(begin_so(faster, "faster"), 1);
+  EXPECT_THAT(faster, testing::ContainsRegex("\nfaster        a step takes 98 % of the time, [^\n]* .3 more fit.\n"));
+  // Two take 98 %: the one that takes less is named.
+  EXPECT_THAT(faster, HasSubstr("the host 43.68 GiB: 2 passes of 8 blocks"));
+}
+
+// Rough rates rank arrangements; by how much one is faster they do not know.
+TEST_F(Cli, APlanWithoutAProfileNamesNoTime) {
+  const Words unpriced = job("plan");
+  const std::string rough = run_well(unpriced).out;
+  EXPECT_THAT(rough, HasSubstr("\ntime          not forecast, as no rates were measured: "));
+  EXPECT_THAT(rough, HasSubstr("\nless memory   with 25 % less: device and host together "));
+  for (const char* claim : {"a step takes", "a step about", "% of the time", "second best", "faster  "})
+    EXPECT_THAT(rough, Not(HasSubstr(claim)));
+  Words words = unpriced;
+  words.push_back("--json");
+  const auto json = nlohmann::json::parse(run_well(words).out);
+  EXPECT_TRUE(json["less_memory"]["relative_time"].is_null());
+  words.insert(words.end(), {"--machine", (fs::path(SNUG_FIXTURES) / "machine/second_an_op.json").string()});
+  EXPECT_TRUE(nlohmann::json::parse(run_well(words).out)["less_memory"]["relative_time"].is_number());
 }
 
 }  // namespace

@@ -39,6 +39,22 @@ TEST_F(Cli, SaysItsVersion) {
   EXPECT_THAT(outcome.out, StartsWith("snug "));
 }
 
+// Wherever a job file lies, its relative paths begin in the working folder; what is not there is named as a whole.
+TEST_F(Cli, PathsOfAJobFileBeginInTheWorkingFolder) {
+  fs::create_directory(at("jobs"));
+  const auto refused = [&](const std::string& lines) {
+    put(at("jobs/job.yaml"), lines);
+    return run({"plan", "jobs/job.yaml"}).err;
+  };
+  const auto whole = [&](const std::string& name) {
+    return " (looked for at " + fs::canonical(directory_.path()).string() + "/" + name + ": a relative path begins in";
+  };
+  EXPECT_THAT(refused("model: " + (kModels / "llama").string() + "\ndata: mine.jsonl\n"),
+              HasSubstr("mine.jsonl: cannot open: No such file or directory" + whole("mine.jsonl")));
+  EXPECT_THAT(refused("model: tiny\n"), HasSubstr("tiny: found nothing there" + whole("tiny")));
+  EXPECT_THAT(refused("model: own/tiny\n"), HasSubstr("own/tiny: found no directory of that name" + whole("own/tiny")));
+}
+
 // What job.yaml of a run says is every option; read back it makes the same job.yaml, and flags win over it.
 TEST_F(Cli, AJobFileTakesEveryOptionAndFlagsWin) {
   fs::copy(kModels / "data.jsonl", at("a, b.jsonl"));

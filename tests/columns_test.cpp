@@ -151,6 +151,35 @@ TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {
       refused(std::vector<std::string>{R"({"text": "a"})", R"({"text": null})"}, "line 2, key 'text': found null"));
 }
 
+// Not one a run: all of a file are counted, and the first ones named.
+TEST_F(Shapes, RecordsThatAreNullAreSaidAtOnce) {
+  const auto refused_csv = [&](const std::string& rows, const std::string& part) {
+    return fails_with<UserError>([&] { read_files({{"a.csv", "instruction,output\n" + rows}}); }, part);
+  };
+  const std::string file = [&] {
+    refused_csv(",\n", "");
+    return options_.files[0].string();
+  }();
+  const std::string filter = "grep -Ev '^(,|\"\")+[[:space:]]*$' " + file + " > filled.csv";
+  EXPECT_TRUE(refused_csv("q,a\n,\nr,b\n\"\",\n",
+                          "leave such records out; 2 records of the file have such fields: line 3, "
+                          "line 5; these have nothing but empty cells: " +
+                              filter));
+  EXPECT_TRUE(refused_csv(",\nq,a\n,\n", "line 2, key 'instruction': found null"));
+  EXPECT_TRUE(refused_csv(",\nq,a\n,\n", "; 2 records of the file have such fields: line 2, line 4; ")) << "the first";
+  EXPECT_TRUE(refused_csv("q,a\n,\n", "; leave such records out; it has nothing but empty cells: "));
+  EXPECT_TRUE(refused_csv("q,a\n,\n,b\n", "records of the file have such fields: line 3, line 4"));
+  EXPECT_FALSE(refused_csv("q,a\n,\n,b\n", "nothing but empty cells")) << "line 4 has one that is not";
+  std::string many = "q,a\n";
+  for (int i = 0; i < 3000; i++) many += i % 1000 < 2 ? ",\n" : "q,a\n";
+  EXPECT_TRUE(refused_csv(many,
+                          "; 6 records of the file have such fields: line 3, line 4, line 1003, line 1004, line "
+                          "2003 and 1 more; "))
+      << "also in lots to come";
+  options_.max_samples = 1500;
+  EXPECT_TRUE(refused_csv(many, "; 4 records of the file have such fields: ")) << "of those that are read";
+}
+
 TEST_F(Shapes, APatternIsAllOfAPromptUnlessItNamesMore) {
   options_.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
   options_.shape.prompt = "Q {instruction} A ";

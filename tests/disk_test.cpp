@@ -74,6 +74,11 @@ void Disk::fill_at_every(int stride) {
       const std::string line = outcome.err.substr(outcome.err.rfind("snug: "));
       EXPECT_EQ(std::ranges::count(line, '\n'), 1) << line;
       EXPECT_THAT(line, ::testing::AnyOf(HasSubstr("the disk is full"), HasSubstr("No space left"))) << line;
+      if (fs::exists(at("run"))) {
+        EXPECT_THAT(
+            run_well({"explain", "run"}).out,
+            ::testing::ContainsRegex("^end      it (ended|failed on [0-9: -]+) (before its first step|after step)"));
+      }
       ASSERT_EQ(run(saving_job(more)).code, 0) << text_of(at("stderr"));
       ASSERT_EQ(adapter(), expected);
       ASSERT_EQ(losses("run").size(), 2u);
@@ -99,9 +104,17 @@ TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
   EXPECT_EQ(refused->code, 4) << refused->err;
   const std::string line = refused->err.substr(refused->err.rfind("snug: "));
   for (const char* part :
-       {"small/run: found ", " bytes free, expected ", "3 checkpoints of ", "--keep", "--save-every 0", "--out"})
+       {"small/run: found ", " bytes) free, expected ", "3 checkpoints of ", "--keep", "--save-every 0", "--out"})
     EXPECT_THAT(line, HasSubstr(part));
   EXPECT_THAT(refused->err, ::testing::Not(HasSubstr("step 1/6")));
+  // The plan says it in the same words, but for "checkpoints", which it does not make.
+  Words plan = small;
+  plan[0] = "plan";
+  const Outcome planned = *run_in_small(needed, plan);
+  const std::string told = line.substr(line.find("expected "));
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("disk          DOES NOT FIT, a run is refused: "));
+  EXPECT_THAT(planned.out, HasSubstr(told.substr(0, told.size() - 1)));
   EXPECT_EQ(run_in_small(needed + (1 << 20), small)->code, 0);
   const uint64_t once = needed - 2 * bytes_in(at("run/checkpoints/step-6"));
   const Words at_the_end = job("train", {"--keep", "2", "--save-every", "0", "--out", "small/run"});

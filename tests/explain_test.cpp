@@ -4,15 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "base/error.h"
 #include "expect_error.h"
+#include "temp_directory.h"
 
 namespace snug {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 RunFiles run_of(const std::vector<double>& losses, const std::vector<double>& seconds) {
   RunFiles run;
@@ -44,9 +50,9 @@ std::vector<double> falling(size_t count) {
 
 TEST(Explain, SaysHowARunEnded) {
   RunFiles run = run_of(falling(4), {2});
-  EXPECT_THAT(lines(run), Contains(HasSubstr("end nothing says how it ended; 4 steps are written")));
+  EXPECT_THAT(lines(run), Contains(HasSubstr("end it ended after step 4 and wrote no end.json, though by itself")));
   run.end = RunEnd{"ended", "2026-11-26 00:43:50", ""};
-  EXPECT_THAT(lines(run), Contains("end it ended on 2026-11-26 00:43:50 with step 4"));
+  EXPECT_THAT(lines(run), Contains("end it ended on 2026-11-26 00:43:50 after step 4"));
   EXPECT_THAT(lines(run), Not(Contains(HasSubstr("--resume"))));
   run.end = RunEnd{"failed", "2026-11-26 00:43:50", "rank 1 has ended"};
   run.checkpoint = 3;
@@ -54,10 +60,86 @@ TEST(Explain, SaysHowARunEnded) {
   EXPECT_THAT(lines(run), Contains("end --resume goes on from its checkpoint of step 3"));
 }
 
+// A disk that was full to the last byte has no room for end.json either.
+TEST(Explain, SaysOfARunWithoutAnEndWhatItsOtherFilesTell) {
+  RunFiles run = run_of(falling(4), {2});
+  EXPECT_THAT(lines(run, {{}, {}, 4096}),
+              Contains("end its disk is full, 4096 bytes are free: that is what ends a run so"));
+  EXPECT_THAT(lines(run, {{}, {}, uint64_t{5} << 30}),
+              Contains("end its disk has 5.00 GiB free now; if it was full then, the last line of its log says so"));
+  EXPECT_THAT(lines(run), Not(Contains(HasSubstr("its disk has"))));
+  EXPECT_THAT(lines(run), Not(Contains(HasSubstr("metrics.jsonl"))));
+  run.metrics.torn = true;
+  EXPECT_THAT(lines(run), Contains(HasSubstr("end the last line of metrics.jsonl is cut")));
+  run.timeline = Timeline{.lanes = {}, .ops = {}, .step = 3, .steps = 3};
+  EXPECT_THAT(lines(run), Contains("end trace.json has 3 of its steps, the first ones of that start"));
+}
+
+TEST(Explain, SaysOfARunThatEndedBeforeItsFirstStepThatItDid) {
+  RunFiles run = run_of({}, {});
+  EXPECT_THAT(lines(run), Contains(HasSubstr("end it ended before its first step and wrote no end.json")));
+  EXPECT_THAT(lines(run), Contains("end it has no checkpoint, and nothing is lost: --overwrite begins anew"));
+  run.end = RunEnd{"failed", "2026-11-26 00:43:50", "the disk is full"};
+  EXPECT_THAT(lines(run), Contains("end it failed on 2026-11-26 00:43:50 before its first step: the disk is full"));
+  // Without job.yaml and plan.json nothing but its owner is known.
+  const auto beginning = [](const Circumstances& circumstances) {
+    std::vector<std::string> texts;
+    for (const Finding& finding : explain_beginning(circumstances)) texts.push_back(finding.text);
+    return texts;
+  };
+  EXPECT_THAT(beginning({{}, {}, 4096}),
+              ElementsAre(AllOf(StartsWith("it ended before its first step, by itself"), HasSubstr("standard error")),
+                          StartsWith("its disk is full")));
+  HeldBy held{.process = 4711, .host = "near", .words = "process 4711 on near", .here = false, .lives = true};
+  EXPECT_THAT(beginning({held, {}}), ElementsAre("it goes on: process 4711 on near; it is loading, or making ready"));
+  held.lives = false;
+  EXPECT_THAT(beginning({held, {}}),
+              ElementsAre(StartsWith("it was killed before its first step, or its machine stopped"),
+                          StartsWith("why is in the log of near")));
+}
+
+TEST(Explain, ARunBeforeItsFirstStepIsKnownByWhatItLeft) {
+  const TempDirectory directory;
+  const std::filesystem::path run = directory.path();
+  EXPECT_FALSE(is_before_its_first_step(run)) << "an empty directory is no run's";
+  std::filesystem::create_directory(run / "checkpoints");
+  EXPECT_TRUE(is_before_its_first_step(run));
+  std::ofstream(run / "job.yaml") << "format: 1\n";
+  EXPECT_TRUE(is_before_its_first_step(run));
+  std::ofstream(run / "plan.json") << "{}";
+  EXPECT_FALSE(is_before_its_first_step(run));
+}
+
+TEST(Explain, NamesThreadsWhereAProcessorIsShared) {
+  const auto threads = HasSubstr("--threads below 8, which it had, leaves cores to them");
+  RunFiles run = run_of(falling(40), {3});
+  EXPECT_THAT(lines(run), Not(Contains(HasSubstr("--threads")))) << "of cards, or not said";
+  run.plan.device = "cpu";
+  run.plan.threads = 8;
+  EXPECT_THAT(lines(run), Contains(threads));
+  EXPECT_THAT(lines(run), Contains(HasSubstr("on a processor slow steps mostly share its cores")));
+  const auto traced = [&](double compute) {
+    run.timeline = Timeline{
+        .lanes = {"compute", "disk_in"},
+        .ops = {{0, OpGroup::Products, "a", "gemm", 0, compute}, {1, OpGroup::Transfer, "b", "disk_read", 0, 3e6}},
+        .duration = 3e6};
+    return lines(run);
+  };
+  EXPECT_THAT(traced(2.7e6), Contains(HasSubstr("it computed in 90 % of the traced step, so slow steps share")));
+  EXPECT_THAT(traced(1e6), Not(Contains(HasSubstr("--threads")))) << "it waits for its disk";
+  run.timeline.reset();
+  run.metrics.values["step_seconds"].assign(40, 2.2);
+  EXPECT_THAT(lines(run), Not(Contains(HasSubstr("--threads")))) << "little slower than forecast";
+  for (size_t i = 0; i < 40; i += 5) run.metrics.values["step_seconds"][i] = 6;
+  EXPECT_THAT(lines(run), Contains(threads)) << "some steps are";
+  run.plan.threads = 1;
+  EXPECT_THAT(lines(run), Not(Contains(HasSubstr("--threads"))));
+}
+
 TEST(Explain, SaysWhyAProcessIsGone) {
   const RunFiles run = run_of(falling(4), {2});
   HeldBy held{.process = 4711, .host = "near", .words = "process 4711 on near", .here = true, .lives = true};
-  EXPECT_THAT(lines(run, {held, {}}), Contains("end it goes on: process 4711 on near; 4 steps are written"));
+  EXPECT_THAT(lines(run, {held, {}}), Contains("end it goes on: process 4711 on near; step 4 is written"));
   held.lives = false;
   EXPECT_THAT(lines(run, {held, {}}), Contains(HasSubstr("sudo dmesg | grep 'Killed process 4711'")));
   EXPECT_THAT(lines(run, {held, std::vector<KernelEvent>{}}), Contains(HasSubstr("lack of memory was not the cause")));

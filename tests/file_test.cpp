@@ -138,6 +138,14 @@ TEST(File, MissingInputIsTheUsersError) {
   EXPECT_TRUE(fails_with<UserError>([] { File::open_read("/dev/null", IoMode::Buffered); }, "not a file"));
 }
 
+TEST(File, ARelativePathThatIsNotThereIsNamedAsAWhole) {
+  const std::string whole = (std::filesystem::current_path() / "nowhere/x").string();
+  EXPECT_TRUE(fails_with<UserError>([] { File::open_read("./nowhere/x", IoMode::Buffered); },
+                                    "./nowhere/x: cannot open: No such file or directory (looked for at " + whole +
+                                        ": a relative path begins in the working folder)"));
+  EXPECT_FALSE(fails_with<UserError>([] { File::open_read("/nowhere/x", IoMode::Buffered); }, "looked for at"));
+}
+
 TEST(File, AGitLfsPointerIsNotTheFile) {
   const TempDirectory directory;
   const auto path = directory.path() / "model.safetensors";

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/option_name.h"
 #include "base/say.h"
+#include "base/size_text.h"
 #include "data/dataset_key.h"
 #include "model/spec_fields.h"
 #include "plan/lowering/fingerprint.h"

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/option_name.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 
 namespace snug {
 namespace {

@@ -20,6 +20,7 @@
 #include "base/option_name.h"
 #include "base/parallel.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 #include "format/json.h"
 #include "format/peft.h"
 #include "format/prompt_format.h"

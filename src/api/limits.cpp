@@ -11,8 +11,10 @@
 #include "base/disk.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/looked_at.h"
 #include "base/memory.h"
 #include "base/option_name.h"
+#include "base/size_text.h"
 
 namespace snug {
 namespace {
@@ -162,8 +164,8 @@ std::filesystem::path disk_directory(const JobConfig& options) {
 void refuse_disk_dir(const JobConfig& options, PlanMode mode) {
   if (options.disk_dir.empty() || (mode == PlanMode::Look && !options.machine.empty())) return;
   if (!std::filesystem::is_directory(options.disk_dir))
-    user_error("disk_dir: found {} '{}', expected a directory", is_file(options.disk_dir) ? "the file" : "nothing at",
-               options.disk_dir);
+    user_error("disk_dir: found {} '{}'{}, expected a directory", is_file(options.disk_dir) ? "the file" : "nothing at",
+               options.disk_dir, looked_at(options.disk_dir));
   if (::access(options.disk_dir.c_str(), W_OK | X_OK) != 0)
     user_error("disk_dir: found '{}', where no file can be made ({}), expected a directory to write to",
                options.disk_dir, std::generic_category().message(errno));

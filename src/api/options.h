@@ -51,8 +51,6 @@ std::string join_list(const std::vector<std::string>& items);
 
 // Reads "24GiB", "80GB", "512MiB" or bytes.
 uint64_t parse_size(const std::string& text, const std::string& key);
-// Returns a size for people: 17179869184 -> "16.00 GiB".
-std::string format_size(uint64_t bytes);
 // Returns a size for an option, of as many bytes or slightly more: 17179869185 -> "16.01GiB".
 std::string size_for_option(uint64_t bytes);
 

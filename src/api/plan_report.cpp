@@ -5,34 +5,18 @@
 
 #include "api/kernel_report.h"
 #include "api/objective.h"
+#include "api/plan_alternatives.h"
+#include "api/plan_bytes.h"
 #include "api/rules.h"
 #include "api/saving.h"
 #include "base/hash.h"
 #include "base/option_name.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 #include "plan/search/simplicity.h"
 
 namespace snug {
 namespace {
-
-uint64_t device_bytes(const Planned& planned, const Forecast& f) { return planned.caps.taken(f, Space::Device); }
-uint64_t driver_bytes(const Planned& planned, Space space) {
-  return planned.caps.overhead(planned.shown().forecast, space);
-}
-
-int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
-int nodes_of(const Planned& planned) {
-  const int ranks = planned.shown().cut.ranks, ranks_per_node = node_ranks(planned);
-  return ceil_div(ranks, ranks_per_node);
-}
-
-// Returns the bytes of all ranks of a node; the host's include its files in memory.
-uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
-  const Caps& caps = planned.caps;
-  const auto of_ranks = [&](Space of) { return static_cast<uint64_t>(node_ranks(planned)) * caps.taken(f, of); };
-  if (space != Space::Host) return of_ranks(space);
-  return of_ranks(space) + caps.saved_host_bytes + (caps.disk_is_memory ? of_ranks(Space::Disk) : 0);
-}
 
 // Returns what fills a device, and when.
 std::vector<Forecast::Class> classes_of(const Planned& planned) {
@@ -74,65 +58,6 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
           {"zero", zero_stage(a.strategy)},
           {"sharded_groups", std::ranges::count(a.strategy.groups, true, &GroupPlacement::shard_weights)},
           {"words", a.words}};
-}
-
-nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangement& other) {
-  return {{"arrangement", other.words},
-          {"fits", other.fits},
-          {"device_bytes", device_bytes(planned, other.forecast)},
-          {"host_bytes", node_bytes(planned, other.forecast, Space::Host)},
-          {"disk_bytes", node_bytes(planned, other.forecast, Space::Disk)},
-          {"relative_time", other.step_seconds / planned.shown().step_seconds}};
-}
-
-// Returns what is capped, and how much of it an arrangement takes: "the device of a rank 12.30 GiB, the host of a node
-// 1.00 GiB".
-std::string taken(const Planned& planned, const Arrangement& a) {
-  std::vector<std::string> parts;
-  for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
-    parts.push_back(fmt::format("{} {}", need.what, format_size(need.bytes)));
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-// Returns "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ...".
-std::string comparison_text(const Planned& planned, const Arrangement& other) {
-  const std::string percent = fmt::format("{:.0f}", 100 * other.step_seconds / planned.shown().step_seconds);
-  return fmt::format("a step takes {}, {}: {}\n", percent == "100" ? "as long" : percent + " % of the time",
-                     taken(planned, other), other.words);
-}
-
-// Returns "faster" or "second best".
-std::string_view place_of(const Planned& planned, const Arrangement& other) {
-  return other.step_seconds < planned.shown().step_seconds ? "faster" : "second best";
-}
-
-// Returns what else fits, what less memory would cost and what more would gain.
-std::string alternatives_text(const Planned& planned) {
-  std::string text;
-  for (size_t i = 0; i < planned.fit.tried.size(); i++)
-    if (i != planned.fit.chosen && planned.fit.tried[i].fits)
-      text += fmt::format("{:<13} {}", place_of(planned, planned.fit.tried[i]),
-                          comparison_text(planned, planned.fit.tried[i]));
-  if (planned.less)
-    text += fmt::format("{:<13} with 25 % less {}", "less memory", comparison_text(planned, *planned.less));
-  if (!planned.more) return text;
-  const int ranks = node_ranks(planned);
-  const bool shared = planned.caps.shared;  // then the memory of a node is what grows
-  for (const Alternative& more : *planned.more)
-    text += fmt::format("{:<13} with {} GiB more{} {}", "more memory", more.gigabytes * (shared ? ranks : 1),
-                        shared || ranks == 1 ? "" : " each", comparison_text(planned, more.arrangement));
-  if (planned.more->empty())
-    text += fmt::format("{:<13} nothing faster was found with up to {} GiB{}\n", "more memory",
-                        kMostMore * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each");
-  return text;
-}
-
-std::string changes_text(const Planned& planned) {
-  std::string text;
-  for (const Change& change : planned.changes)
-    text += fmt::format("{:<13} {} ({}): {}, {}\n", "would fit", change.option, change.effect,
-                        taken(planned, change.arrangement), change.arrangement.words);
-  return text;
 }
 
 // Returns "1 step" or "2 steps".
@@ -228,6 +153,12 @@ std::string time_text(const Planned& planned) {
   return text;
 }
 
+// Rough rates rank arrangements, and say nothing of seconds.
+std::string no_time_text() {
+  return fmt::format("{:<13} not forecast, as no rates were measured: 'snug doctor' does, and {} takes its profile\n",
+                     "time", option_name("machine"));
+}
+
 // A node is assumed to have this many ranks at most, as nodes with more cards are rare.
 constexpr int kMostRanksOfANode = 16;
 
@@ -315,16 +246,6 @@ std::string memory_text(const Planned& planned, const JobConfig& options) {
          tmpfs_text(planned, options);
 }
 
-// Returns why it is this arrangement, if another that fits is forecast to be faster.
-std::string choice_text(const Planned& planned) {
-  const Arrangement& fastest = planned.fit.tried.front();
-  if (!planned.fit.chosen || !fastest.fits || fastest.step_seconds >= planned.shown().step_seconds) return "";
-  return fmt::format("{:<13} the {} of all within {:g} % of the fastest, whose step takes {:.1f} % of the time\n",
-                     "choice", planned.pricing.measured() ? "simplest" : "smallest",
-                     100 * (time_margin(planned.pricing) - 1),
-                     100 * fastest.step_seconds / planned.shown().step_seconds);
-}
-
 // Returns the spaces whose size is only assumed and that hold what is offloaded.
 std::vector<Space> assumed_spaces(const Planned& planned) {
   std::vector<Space> spaces{Space::Host, Space::Disk};
@@ -361,21 +282,22 @@ std::string saved_text(const SavingPlan& saving, const JobConfig& options) {
                      count > 1 ? " at a time" : "", what, exported, format_size(saving.saved_bytes()));
 }
 
-// Returns a warning of a full disk for a plan that is only read; a run finds out by itself what is free, and what it
-// replaces. All hosts may share the disk; what is offloaded may go to another, or have its own cap.
-std::string full_disk_text(const Planned& planned, const SavingPlan& saving, const JobConfig& options) {
-  const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk),
-                 there = planned.caps.disk_bytes;
-  const bool known = planned.mode == PlanMode::Look && nodes_of(planned) == 1 && !options.disk_memory &&
-                     options.disk_dir.empty() && !options.resume && !options.overwrite;
-  if (!known || saving.saved_bytes() + offloaded <= there) return "";
-  const std::string help = saving.what_keeps_fewer();
-  Need disk;
-  disk.allowed = there;
-  disk.option = "disk_memory";
-  return fmt::format("  WARNING     {}more than there is: {}{}{}\n",
-                     offloaded > 0 ? fmt::format("with {} that are offloaded ", format_size(offloaded)) : "",
-                     limit_text(planned, options, disk), help.empty() ? "" : "; ", help);
+// Returns the disk on which what a run saves has no room, of a plan that is only read; a run finds out by itself.
+// Several hosts may share a disk or not.
+std::optional<LackOfRoom> lack_of_room(const Planned& planned, const SavingPlan& saving, const JobConfig& options) {
+  if (planned.mode != PlanMode::Look || !planned.fit.chosen || nodes_of(planned) > 1) return std::nullopt;
+  if (options.machine.empty()) return lack_of_room(saving);
+  return lack_of_room(saving, std::max(planned.target.machine()->disk.free_bytes, options.disk_memory.value_or(0)));
+}
+
+std::string lack_text(const Planned& planned, const SavingPlan& saving, const JobConfig& options) {
+  const std::optional<LackOfRoom> lack = lack_of_room(planned, saving, options);
+  if (!lack) return "";
+  const bool assumed = builtin_machine(options.machine) && !options.disk_memory;
+  return fmt::format(
+      "{:<13} DOES NOT FIT, a run is refused: {}{}\n", "disk", lack->words,
+      assumed ? fmt::format("; the size of the disk is assumed, {} says what there is", option_name("disk_memory"))
+              : "");
 }
 
 // Returns what a job takes that goes before the run, in words for what it is and for what else it takes.
@@ -465,6 +387,8 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   json["assumed_memory"] = nlohmann::ordered_json::array();
   for (const Space space : assumed_spaces(planned)) json["assumed_memory"].push_back(name(space));
   json["ranks"] = ranks_json(planned.fit.ranks);
+  json["device"] = planned.target.cuda() ? planned.target.machine()->cards->name : "cpu";
+  json["threads"] = planned.pricing.threads;
   json["node"]["count"] = nodes_of(planned);
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
@@ -479,6 +403,9 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   json["saved"] = {
       {"checkpoint_bytes", saving.checkpoint_bytes}, {"checkpoints", nullptr}, {"export_bytes", saving.export_bytes}};
   if (options.keep >= 0) json["saved"]["checkpoints"] = saving.most_checkpoints();
+  const std::optional<LackOfRoom> lack = lack_of_room(planned, saving, options);
+  json["saved"]["lacks_bytes"] = nullptr;
+  if (lack) json["saved"]["lacks_bytes"] = lack->needed - lack->free;
   json["parameters"] = planned.spec.table.count(false);
   json["trainable_parameters"] = planned.spec.table.count(true);
   json["tokens_per_step"] = a.cut.step_tokens();
@@ -549,16 +476,14 @@ std::string plan_text(const Plan& plan) {
                         "", format_size(options.found.decoding_bytes), a.cut.ranks > 1 ? " a rank" : "");
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
-  if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);
-  text += memory_text(planned, options);
+  text += planned.pricing.measured() ? time_text(planned) + slow_kernels_text(planned) : no_time_text();
+  const SavingPlan saving = saving_of(planned, options, data);
+  text += memory_text(planned, options) + lack_text(planned, saving, options);
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
   text += before_text(before, options);
-  if (planned.fit.chosen) {
-    const SavingPlan saving = saving_of(planned, options, data);
-    text += saved_text(saving, options) + full_disk_text(planned, saving, options);
-  }
+  if (planned.fit.chosen) text += saved_text(saving, options);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/option_name.h"
 #include "base/say.h"
+#include "base/size_text.h"
 #include "model/model_config.h"
 #include "model/multimodal.h"
 #include "train/initial_halves.h"

@@ -1,6 +1,7 @@
 #include "api/saving.h"
 
 #include "api/new_tokens.h"
+#include "api/run_directory.h"
 #include "api/text.h"
 #include "base/disk.h"
 #include "base/option_name.h"
@@ -48,7 +49,7 @@ SavingPlan saving_plan(const Planned& planned, const JobConfig& options, std::op
   // The files beside the weights are also written when the run starts.
   const uint64_t copies = planned.spec.purpose == Purpose::Train ? 2 : 1;
   const auto here = static_cast<uint64_t>(planned.caps.ranks_of_node(planned.spec.cut.ranks));
-  return {.out = options.out,
+  return {.out = options.out.empty() ? default_out(options) : options.out,
           .keep = options.keep,
           .saves = saves_of(options.save_every, steps.value_or(std::numeric_limits<int32_t>::max())),
           .keeps_best = planned.spec.evaluate,

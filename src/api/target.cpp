@@ -10,6 +10,7 @@
 #include "base/descriptors.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/looked_at.h"
 #include "base/memory.h"
 #include "base/option_name.h"
 #include "base/say.h"
@@ -23,9 +24,10 @@ std::optional<Machine> named_machine(const JobConfig& options) {
   if (std::optional<Machine> machine = builtin_machine(options.machine)) return machine;
   if (!is_file(options.machine))
     user_error(
-        "machine: found '{}', expected the path of a profile that 'snug doctor' wrote, or the name of a machine's GPUs "
+        "machine: found '{}', expected the path of a profile that 'snug doctor' wrote{}, or the name of a machine's "
+        "GPUs "
         "such as 8xH100: {}",
-        options.machine, builtin_machine_names());
+        options.machine, looked_at(options.machine), builtin_machine_names());
   return read_machine(options.machine);
 }
 

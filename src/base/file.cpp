@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/io_ring.h"
+#include "base/looked_at.h"
 #include "base/option_name.h"
 
 namespace snug {
@@ -46,7 +47,8 @@ bool is_users_error(int error) {
   if (error == ENOENT && fs::is_symlink(path, ignored))
     user_error("{}: cannot {}: it is a link to '{}', where nothing is", path.string(), action,
                fs::read_symlink(path, ignored).string());
-  if (is_users_error(error)) user_error("{}: cannot {}: {}", path.string(), action, error_text(error));
+  if (is_users_error(error))
+    user_error("{}: cannot {}: {}{}", path.string(), action, error_text(error), error == ENOENT ? looked_at(path) : "");
   device_error("{}: cannot {}: {}", path.string(), action, error_text(error));
 }
 

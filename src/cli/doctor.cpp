@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/kernel_log.h"
 #include "base/say.h"
+#include "base/size_text.h"
 #include "cli/commands.h"
 #include "measure/measure.h"
 

@@ -8,6 +8,7 @@
 #include "api/text.h"
 #include "api/use.h"
 #include "base/say.h"
+#include "base/size_text.h"
 #include "cli/commands.h"
 #include "format/model_path.h"
 #include "format/modelfile.h"

@@ -10,6 +10,7 @@
 #include "api/learning.h"
 #include "base/file.h"
 #include "base/say.h"
+#include "base/size_text.h"
 #include "cli/commands.h"
 
 namespace snug {

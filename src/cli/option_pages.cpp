@@ -123,7 +123,9 @@ std::string options_page() {
   std::string page =
       "# Options\n\nEvery option is a key of the job file (`snug train job.yaml`) and a flag (`--learning-rate 2e-4`), "
       "which wins. Sizes\nread 24GiB, 80GB or 512MiB; WHEN is a number of steps, `epoch`, or a duration such as 30min. "
-      "This page is what\n`snug schema --as markdown` prints; `snug schema` prints a schema for editors.\n";
+      "Relative paths begin in the\nworking folder, those of a job file too, wherever it lies; the job file that a run "
+      "writes has absolute ones. This page is what\n`snug schema --as markdown` prints; `snug schema` prints a schema "
+      "for editors.\n";
   std::string group;
   for (const OptionSpec& spec : option_specs()) {
     if (spec.group != group) {

@@ -9,6 +9,7 @@
 #include "api/text.h"
 #include "base/file.h"
 #include "base/say.h"
+#include "base/size_text.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "report/page.h"

@@ -9,6 +9,7 @@
 #include "base/ascii.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/looked_at.h"
 #include "base/option_name.h"
 
 namespace snug {
@@ -176,9 +177,9 @@ void refuse_elsewhere(const std::string& path) {
                   std::all_of(path.begin(), path.end(), [&](char c) { return c == '/' || plain(c); });
   if (id && !find_data_file_type(path) && !fs::exists(fs::path(path).parent_path(), error) && !fs::exists(path, error))
     user_error(
-        "data: found no '{}' here, expected a file or a directory; where that is a data set of the hub, 'hf download "
+        "data: found no '{}' here{}, expected a file or a directory; where that is a data set of the hub, 'hf download "
         "{} --repo-type dataset --local-dir DIR' fetches it, and {} DIR takes it",
-        path, path, option_name("data"));
+        path, looked_at(path), path, option_name("data"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "data/data_files.h"
+#include "data/null_fields.h"
 #include "data/sample_maker.h"
 
 namespace snug {
@@ -120,6 +121,45 @@ void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOp
   }
 }
 
+// Refuses a record for what made an error of it; one that has a null field with all others of the file that have one.
+[[noreturn]] void refuse_record(const std::exception_ptr& error, const std::filesystem::path& path,
+                                const SampleMaker& maker, std::vector<Record> records, RecordReader& reader,
+                                int64_t left, const DataOptions& options) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const NullFieldError& first) {
+    NullCounter counter(path, maker);
+    while (!records.empty()) {
+      counter.count(records);
+      call(options.heartbeat);
+      records = read_lot(reader, left).records;
+      left -= static_cast<int64_t>(records.size());
+    }
+    counter.refuse(first.what());
+  }
+}
+
+// Settles a file's shape by its first record. Where that has a null field, the next one without says what the others
+// would have to be, so that those that have one too are counted.
+void look_at_first(const std::filesystem::path& path, const std::vector<Record>& lot, SampleMaker& maker,
+                   RecordReader& reader, int64_t left, const DataOptions& options) {
+  try {
+    maker.look_at(path, lot[0], reader.json());
+  } catch (const NullFieldError&) {
+    const std::exception_ptr refused = std::current_exception();
+    const auto tells = [&](const Record& record) {
+      try {
+        maker.look_at(path, record, reader.json());
+        return true;
+      } catch (const UserError&) {
+        return false;
+      }
+    };
+    if (std::ranges::none_of(lot, tells)) std::rethrow_exception(refused);
+    refuse_record(refused, path, maker, lot, reader, left, options);
+  }
+}
+
 void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options, SeenNames& names,
                 const std::function<void(const Sample&, const std::string&)>& visit) {
   RecordReader reader(path, record_options(options));
@@ -131,7 +171,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     if (lot.empty() && first) user_error("{}: found no sample, expected at least one", path.string());
     if (lot.empty()) break;
     if (first && options.note && !reader.note().empty()) options.note(reader.note());
-    if (first) maker.look_at(path, lot[0], reader.json());
+    if (first) look_at_first(path, lot, maker, reader, left - static_cast<int64_t>(lot.size()), options);
     if (names.records == 0) names.first_keys = maker.keys();
     left -= static_cast<int64_t>(lot.size());
     std::vector<Made> made(lot.size());
@@ -146,7 +186,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     });
     call(options.heartbeat);
     for (size_t i = 0; i < lot.size(); ++i) {
-      if (errors[i]) std::rethrow_exception(errors[i]);
+      if (errors[i]) refuse_record(errors[i], path, maker, lot, reader, left, options);
       seen.add(made[i]);
       add_to(names.fields, made[i].occurs);
       add_to(names.roles, made[i].has_role);

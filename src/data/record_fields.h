@@ -66,9 +66,6 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
 // Reads a weight: a number, also as a text, or true or false for 1 or 0. Throws UserError otherwise.
 float read_weight(const JsonObject& object, std::string_view key);
 
-constexpr std::string_view kNoNull =
-    "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";
-
 // Returns the names in a prompt pattern.
 std::vector<std::string> prompt_fields(const ShapeOptions& options);
 

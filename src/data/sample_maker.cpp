@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/option_name.h"
+#include "data/null_fields.h"
 #include "data/preferences.h"
 #include "data/record_images.h"
 
@@ -100,6 +101,22 @@ void SampleMaker::look_at(const std::filesystem::path& file, const Record& first
   if (!texts) template_ = &options_.prompt_format.for_conversations();
   if (!texts && options_.images && !images_) images_.emplace(*options_.images, *encoder_);
   (texts ? kinds_.texts : kinds_.conversations) = true;
+}
+
+SampleMaker::Nulls SampleMaker::nulls_of(const Record& record) const {
+  if (!json_) return Nulls::None;
+  try {
+    Json json = parse_json(record.text, record.place, record.line);
+    const bool all = json.is_object() && std::ranges::all_of(json, [](const Json& value) { return value.is_null(); });
+    try {
+      read_written_messages(json, options_.shape);
+      read_example(json, format_, shape_, record.place, record.text);
+    } catch (const NullFieldError&) {
+      return all ? Nulls::All : Nulls::Some;
+    }
+  } catch (const UserError&) {  // make() says it, once it comes to this record
+  }
+  return Nulls::None;
 }
 
 Made SampleMaker::make(const Record& record) const {

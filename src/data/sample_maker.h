@@ -22,6 +22,9 @@ class SampleMaker {
   void look_at(const std::filesystem::path& file, const Record& first, bool json);
   // Returns what a record becomes. It is called from many threads at once.
   Made make(const Record& record) const;
+  // Says what make() would refuse a record for: a field that is null, or that all of them are. Other faults are None.
+  enum class Nulls { None, Some, All };
+  Nulls nulls_of(const Record& record) const;
 
   const RecordKinds& kinds() const { return kinds_; }
   const std::vector<NamedField>& named() const { return named_; }

@@ -7,6 +7,7 @@
 #include "base/ascii.h"
 #include "base/error.h"
 #include "base/option_name.h"
+#include "data/null_fields.h"
 #include "data/record_fields.h"
 #include "data/record_images.h"
 #include "data/record_keys.h"
@@ -85,7 +86,7 @@ void refuse_beside_pattern(const RecordFields& fields, const std::vector<std::st
                                           option_name("template") + ") that has a place for it");
   for (const std::string& name : named)
     if (name != "input" && name != "system" && !fields.has(name) && record.value().contains(fields.key(name)))
-      record.fail(fields.key(name), kNoNull);
+      refuse_null(record, fields.key(name));
 }
 
 Conversation read_alpaca(const RecordFields& fields) {
@@ -250,7 +251,7 @@ std::string advice_on(const JsonObject& record, std::string_view a, std::string_
 [[noreturn]] void refuse_no_answers(const RecordFields& fields) {
   const JsonObject& record = fields.object();
   for (const char* name : {"chosen", "rejected", "completion", "label"})
-    if (record.value().contains(fields.key(name)) && !fields.has(name)) record.fail(fields.key(name), kNoNull);
+    if (record.value().contains(fields.key(name)) && !fields.has(name)) refuse_null(record, fields.key(name));
   const bool judged = fields.options().samples == Samples::Judged;
   std::string help = judged ? advice_on(record, "completion", "label") : advice_on(record, "chosen", "rejected");
   if (help.empty()) {
@@ -457,7 +458,7 @@ std::string RecordFields::missing(const std::string& name) const {
         "one shape a file",
         place_, key(name), option_name("data_format"), snug::name(*shape));
   }
-  if (record_.value().contains(key(name))) record_.fail(key(name), kNoNull);
+  if (record_.value().contains(key(name))) refuse_null(record_, key(name));
   const std::string column = column_for(name, record_);
   user_error("{}: key '{}' is missing, found the keys {}; {} {} names it", place_, key(name),
              names_of_keys(record_.value()), option_name("columns"), column.empty() ? name + "=FIELD" : column);
@@ -528,7 +529,7 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
   check_keys(
       fields.object(), KeysOf::Text, [](std::string_view) { return false; }, ignored);
   for (const char* name : {options.prompt ? "output" : "instruction", "conversations", "messages", "text", "input_ids"})
-    if (record.contains(fields.key(name))) fields.object().fail(fields.key(name), kNoNull);
+    if (record.contains(fields.key(name))) refuse_null(fields.object(), fields.key(name));
   user_error(
       "{}: found the keys {}, expected one of \"instruction\", \"conversations\", \"messages\", \"text\", "
       "\"input_ids\"; {}",

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/looked_at.h"
 #include "base/option_name.h"
 #include "format/hf_config.h"
 #include "format/json.h"
@@ -207,9 +208,9 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   const fs::path repository = cache / folder, snapshots = repository / "snapshots", ref = repository / "refs" / "main";
   if (!fs::is_directory(snapshots))
     user_error(
-        "{}: found no directory of that name, and nothing of that id in Hugging Face's cache ({}); 'hf download "
+        "{}: found no directory of that name{}, and nothing of that id in Hugging Face's cache ({}); 'hf download "
         "{}' fetches what the hub has of it, {} then takes the id or the directory",
-        id, cache.string(), id, wanted.option());
+        id, looked_at(id), cache.string(), id, wanted.option());
   const std::vector<std::string> all = names_in(snapshots);
   fs::path snapshot;
   if (is_file(ref)) {
@@ -289,7 +290,7 @@ fs::path find_directory(const std::string& given, const Wanted& wanted) {
   refuse_elsewhere(given, wanted);
   if (may_be_hub_id(given)) return find_snapshot(given, wanted);
   const bool gguf = wanted.field == kModel.field && std::string_view(given).ends_with(".gguf");
-  user_error("{}: found nothing there, expected {}, with {}{}", given, wanted.noun, wanted.marker,
+  user_error("{}: found nothing there{}, expected {}, with {}{}", given, looked_at(given), wanted.noun, wanted.marker,
              gguf ? ", or a GGUF file ('snug import' makes a directory of one)" : bare_name_advice(given, wanted));
 }
 

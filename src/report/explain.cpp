@@ -7,12 +7,15 @@
 #include <fmt/format.h>
 
 #include "base/option_name.h"
+#include "base/size_text.h"
 #include "base/statistics.h"
 
 namespace snug {
 namespace {
 
 constexpr size_t kWarmUp = 2;
+constexpr double kSlower = 1.25;   // times the plan's seconds
+constexpr double kComputes = 0.7;  // share of a step in which a lane computes that nothing holds up
 
 std::vector<double> finite(const std::vector<double>& values, size_t begin, size_t end) {
   std::vector<double> kept;
@@ -37,6 +40,17 @@ class Explainer {
   Explainer(const RunFiles& run, const Circumstances& circumstances)
       : run_(run), metrics_(run.metrics), circumstances_(circumstances) {}
 
+  std::vector<Finding> explain_beginning() {
+    explain_held("it is loading, or making ready", "before its first step");
+    if (!circumstances_.held) {
+      say("end",
+          "it ended before its first step, by itself, as it left no .owner: it was refused, interrupted or failed, and "
+          "the last line of its log, which is its standard error, says why");
+      explain_disk();
+    }
+    return std::move(findings_);
+  }
+
   std::vector<Finding> explain() {
     explain_end();
     if (!metrics_.steps.empty()) {
@@ -57,26 +71,69 @@ class Explainer {
 
   // ---- What became of it ----
 
+  // Returns how far it came: "before its first step", "after step 7".
+  std::string how_far() const {
+    return metrics_.steps.empty() ? "before its first step" : fmt::format("after step {}", last_step());
+  }
+
+  // Says of a process that holds the directory whether it lives.
+  void explain_held(std::string_view what_it_does, const std::string& how_far) {
+    if (!circumstances_.held) return;
+    const HeldBy& held = *circumstances_.held;
+    if (held.lives) {
+      say("end", "it goes on: {}; {}", held.words, what_it_does);
+      return;
+    }
+    say("end", "it was killed {}, or its machine stopped: {}, did not end by itself", how_far, held.words);
+    explain_kill(held);
+  }
+
+  // A full disk keeps a run from writing how it ended.
+  void explain_disk() {
+    constexpr uint64_t kFull = 1 << 20;
+    if (!circumstances_.free_bytes) return;
+    if (const uint64_t free = *circumstances_.free_bytes; free < kFull)
+      say("end", "its disk is full, {} bytes are free: that is what ends a run so", free);
+    else
+      say("end", "its disk has {} free now; if it was full then, the last line of its log says so", format_size(free));
+  }
+
+  // Says of a run without end.json and .owner what its other files tell.
+  void explain_silence() {
+    say("end",
+        "it ended {} and wrote no end.json, though by itself, as it left no .owner: its disk was full or could no "
+        "longer "
+        "be written, or its directory was copied as it ran; the last line of its log, which is its standard error, "
+        "says "
+        "why",
+        how_far());
+    explain_disk();
+    if (metrics_.torn)
+      say("end", "the last line of metrics.jsonl is cut: there was no room for it, or the machine stopped");
+    if (run_.timeline)
+      say("end", "trace.json has {} of its steps{}", run_.timeline->steps,
+          run_.timeline->steps == 0 ? "" : ", the first ones of that start");
+  }
+
   void explain_end() {
     const std::optional<HeldBy>& held = circumstances_.held;
-    if (held && held->lives) {
-      say("end", "it goes on: {}; {} steps are written", held->words, last_step());
-    } else if (held) {
-      say("end", "it was killed, or its machine stopped: {}, did not end by itself; {} steps are written", held->words,
-          last_step());
-      explain_kill(*held);
+    if (held) {
+      explain_held(metrics_.steps.empty() ? "no step is written yet" : fmt::format("step {} is written", last_step()),
+                   how_far());
     } else if (!run_.end) {
-      say("end", "nothing says how it ended; {} steps are written", last_step());
+      explain_silence();
     } else if (run_.end->how == "failed") {
-      say("end", "it failed on {} after step {}: {}", run_.end->time, last_step(), run_.end->message);
+      say("end", "it failed on {} {}: {}", run_.end->time, how_far(), run_.end->message);
     } else {
-      say("end", "it {} on {} with step {}", run_.end->how == "interrupted" ? "was interrupted" : "ended",
-          run_.end->time, last_step());
+      say("end", "it {} on {} {}", run_.end->how == "interrupted" ? "was interrupted" : "ended", run_.end->time,
+          how_far());
     }
     const bool over = run_.end && run_.end->how == "ended";
     if (over || (held && held->lives)) return;
     if (run_.checkpoint > 0)
       say("end", "{} goes on from its checkpoint of step {}", option_name("resume"), run_.checkpoint);
+    else if (metrics_.steps.empty())
+      say("end", "it has no checkpoint, and nothing is lost: {} begins anew", option_name("overwrite"));
     else
       say("end", "it has no checkpoint: {} begins anew; {} 10min saves more often", option_name("overwrite"),
           option_name("save_every"));
@@ -174,14 +231,44 @@ class Explainer {
       line += "; the plan had no forecast: 'snug doctor' measures the machine for one (" + option_name("machine") + ")";
     }
     say("speed", "{}", line);
-    explain_spread(seconds, median);
+    const bool spread = explain_spread(seconds, median);
     explain_padding();
     explain_trace();
+    if (spread || (run_.plan.step_seconds && median > kSlower * *run_.plan.step_seconds)) explain_cores();
   }
 
-  void explain_spread(const std::vector<double>& seconds, double median) {
-    if (seconds.size() < 10) return;
-    if (const double slow = quantile_of(seconds, 0.9); slow > 1.3 * median)
+  // Names the option by which a run on a processor leaves cores to others. A lane that computes little waits for
+  // something else, and one thread is the least.
+  void explain_cores() {
+    if (run_.plan.device != "cpu" || run_.plan.threads == 1) return;
+    std::string why = "on a processor slow steps mostly share its cores with other processes";
+    if (run_.timeline && !run_.timeline->ops.empty()) {
+      const double share = busy_share("compute");
+      if (share < kComputes) return;
+      why =
+          fmt::format("it computed in {:.0f} % of the traced step, so slow steps share its cores with other processes",
+                      100 * share);
+    }
+    const std::string had =
+        run_.plan.threads > 0 ? fmt::format(" below {}, which it had,", run_.plan.threads) : " fewer";
+    say("speed", "{}: {}{} leaves cores to them, and then waits for none of them", why, option_name("threads"), had);
+  }
+
+  // Returns the share of the traced step in which ops ran on a lane.
+  double busy_share(std::string_view lane) const {
+    const Timeline& timeline = *run_.timeline;
+    double busy = 0;
+    for (const TimelineOp& op : timeline.ops)
+      if (op.group != OpGroup::Wait && timeline.lanes[op.lane] == lane) busy += op.duration;
+    return timeline.duration > 0 ? busy / timeline.duration : 0;
+  }
+
+  // Returns whether some steps took much longer than others.
+  bool explain_spread(const std::vector<double>& seconds, double median) {
+    if (seconds.size() < 10) return false;
+    const double slow = quantile_of(seconds, 0.9);
+    const bool spread = slow > 1.3 * median;
+    if (spread)
       say("speed",
           "one step in ten took {:.2f} times as long or longer: other processes on its cores or cards, a disk that "
           "others use, or passes of unequal length",
@@ -194,6 +281,7 @@ class Explainer {
           "its last steps took {:.2f} times as long as its first: something has come beside it, or cards or cores "
           "have lowered their clocks for heat",
           last / first);
+    return spread;
   }
 
   void explain_padding() {
@@ -270,6 +358,11 @@ class Explainer {
 
 std::vector<Finding> explain(const RunFiles& run, const Circumstances& circumstances) {
   return Explainer(run, circumstances).explain();
+}
+
+std::vector<Finding> explain_beginning(const Circumstances& circumstances) {
+  const RunFiles nothing;
+  return Explainer(nothing, circumstances).explain_beginning();
 }
 
 }  // namespace snug

@@ -155,6 +155,8 @@ PlanFacts parse_plan(std::string_view json, const std::string& source) {
   facts.parameters = plan.number("parameters", 0, kMostCount, 0);
   facts.trainable_parameters = plan.number("trainable_parameters", 0, kMostCount, 0);
   facts.tokens_per_step = plan.number("tokens_per_step", 0, kMostCount, 0);
+  facts.device = cut_text(plan.string("device", ""), kNameBytes);
+  facts.threads = plan.number("threads", 0, kMostCount, 0);
   if (plan.has("step_seconds")) facts.step_seconds = plan.number("step_seconds", 0, kMostBytes);
   if (plan.has("kernels")) {
     const Json& list = plan.at("kernels");
@@ -209,6 +211,13 @@ TextByKey parse_job_lines(std::string_view text) {
     if (colon != line.npos && line.front() != ' ' && key != "format") job.emplace_back(key, line.substr(colon + 2));
   });
   return job;
+}
+
+bool is_before_its_first_step(const fs::path& directory) {
+  const bool has_job = is_file(directory / "job.yaml");
+  if (has_job && is_file(directory / "plan.json")) return false;
+  std::error_code ignored;
+  return has_job || fs::exists(directory / ".owner", ignored) || fs::is_directory(directory / "checkpoints", ignored);
 }
 
 RunFiles read_run(const fs::path& directory) {

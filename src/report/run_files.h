@@ -52,6 +52,8 @@ struct PlanFacts {
   std::vector<NamedBytes> phases;           // of the device
   double parameters = 0, trainable_parameters = 0, tokens_per_step = 0;
   std::optional<double> step_seconds;
+  std::string device;  // "cpu", or the name of its cards; empty in a plan of an older snug
+  double threads = 0;  // of each rank; 0 where it is not said
   std::vector<PlanKernel> kernels;
 };
 
@@ -98,5 +100,9 @@ struct RunFiles {
 // UserError where the directory holds no run (job.yaml and plan.json) or a file of it is not as it should be. Metrics,
 // a checkpoint, `trace.json`, `samples-before.jsonl` and `samples-after.jsonl` are shown where they are there.
 RunFiles read_run(const std::filesystem::path& directory);
+
+// Returns whether a directory is that of a run whose first step never began, or has not yet: it has traces of one, but
+// not both files by which read_run() knows a run.
+bool is_before_its_first_step(const std::filesystem::path& directory);
 
 }  // namespace snug

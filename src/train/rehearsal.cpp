@@ -11,6 +11,7 @@
 #include "base/disk.h"
 #include "base/option_name.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 #include "train/checkpoint.h"
 
 namespace snug {
@@ -45,20 +46,37 @@ struct Part {
   std::string what;
 };
 
-// Requires free room for the parts, with those on one file system together. `help` names what reduces them.
-void require_free(const std::vector<Part>& parts, std::string_view help) {
-  for (const Part& first : parts) {
-    uint64_t needed = 0;
-    std::vector<std::string> what;
-    for (const Part& part : parts)
-      if (part.bytes > 0 && device_of(part.directory) == device_of(first.directory)) {
-        needed += part.bytes;
-        what.push_back(part.what);
-      }
-    if (const uint64_t free = free_bytes(first.directory); free < needed)
-      device_error("{}: found {} bytes free, expected {} for {}; {} names another place{}{}", first.directory.string(),
-                   free, needed, fmt::join(what, ", "), option_name("out"), help.empty() ? "" : ", ", help);
-  }
+// Returns what of the plan takes room: an export, checkpoints, what is offloaded. The next checkpoint is written beside
+// those that are there; all of them together replace what an earlier start left.
+std::vector<Part> parts_of(const SavingPlan& saving, uint64_t there, uint64_t freed) {
+  const uint64_t one = saving.checkpoint_bytes, most = static_cast<uint64_t>(saving.most_checkpoints()) * one;
+  const uint64_t saved = std::max(saving.replaces ? 0 : one, most - std::min(most, there));
+  const uint64_t exported = saving.export_bytes - std::min(saving.export_bytes, freed);
+  const uint64_t count = one > 0 ? ceil_div(saved, one) : 0;
+  const std::string which = saved == most ? saving.which_checkpoints() : "";
+  return {{existing_part(saving.out), exported, fmt::format("an export of {}", format_size(exported))},
+          {existing_part(Checkpoints(saving.out, saving.keep).root()), saved,
+           fmt::format("{} checkpoint{} of {}{}", count, count == 1 ? "" : "s", format_size(one), which)},
+          {existing_part(saving.offload_directory), saving.offloaded_bytes,
+           fmt::format("{} that are offloaded to the disk", format_size(saving.offloaded_bytes))}};
+}
+
+// Compares the parts that lie together with what is free for them.
+std::optional<LackOfRoom> lack_of(const std::vector<const Part*>& parts, const std::string& where, uint64_t free,
+                                  const SavingPlan& saving) {
+  LackOfRoom lack{.free = free, .needed = 0, .words = ""};
+  std::vector<std::string_view> what;
+  for (const Part* part : parts)
+    if (part->bytes > 0) {
+      lack.needed += part->bytes;
+      what.push_back(part->what);
+    }
+  if (lack.needed <= free) return std::nullopt;
+  const std::string help = saving.what_keeps_fewer();
+  lack.words = fmt::format("{}: found {} ({} bytes) free, expected {} ({} bytes) for {}; {} names another place{}{}",
+                           where, format_size(free), free, format_size(lack.needed), lack.needed, fmt::join(what, ", "),
+                           option_name("out"), help.empty() ? "" : ", ", help);
+  return lack;
 }
 
 }  // namespace
@@ -68,10 +86,40 @@ int64_t SavingPlan::most_checkpoints() const {
   return kept + (keeps_best ? 1 : 0);
 }
 
+std::string SavingPlan::which_checkpoints() const {
+  if (keep < 0) return " (all are kept)";
+  std::vector<std::string> which;
+  if (const int64_t kept = std::min(keep, saves - 1); kept > 0) which.push_back(fmt::format("the last {}", kept));
+  if (keeps_best) which.emplace_back("the best");
+  if (which.empty()) return "";
+  return fmt::format(" ({}, the one being written)", fmt::join(which, ", "));
+}
+
 std::string SavingPlan::what_keeps_fewer() const {
   return saves > 1 ? "a lower " + option_name("keep") + " keeps fewer, " + option_name("save_every") +
                          " 0 writes one alone, when the run ends"
                    : "";
+}
+
+std::optional<LackOfRoom> lack_of_room(const SavingPlan& saving, std::optional<uint64_t> elsewhere) {
+  const auto pointers = [](const std::vector<Part>& parts, const auto& lies_there) {
+    std::vector<const Part*> chosen;
+    for (const Part& part : parts)
+      if (lies_there(part)) chosen.push_back(&part);
+    return chosen;
+  };
+  if (elsewhere)
+    return lack_of(pointers(parts_of(saving, 0, 0), [](const Part&) { return true; }), "there", *elsewhere, saving);
+  const uint64_t there =
+      saving.keep < 0 && !saving.replaces ? 0 : bytes_in(Checkpoints(saving.out, saving.keep).root());
+  const uint64_t freed = saving.replaces ? bytes_in(saving.out / "adapter") + bytes_in(saving.out / "model") : 0;
+  const std::vector<Part> parts = parts_of(saving, there, freed);
+  for (const Part& first : parts) {
+    const auto beside_it = [&](const Part& part) { return device_of(part.directory) == device_of(first.directory); };
+    if (auto lack = lack_of(pointers(parts, beside_it), first.directory.string(), free_bytes(first.directory), saving))
+      return lack;
+  }
+  return std::nullopt;
 }
 
 void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<void(const std::string&)>& log,
@@ -101,21 +149,8 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
     }
   }
   write_and_remove(root / fmt::format("rehearsal-{}", rank), saving.largest_file);
-  if (rank == 0) {
-    // The next checkpoint is written beside those that are there; all of them together replace what an earlier start
-    // left.
-    const uint64_t one = saving.checkpoint_bytes, most = static_cast<uint64_t>(saving.most_checkpoints()) * one;
-    const uint64_t there = saving.keep < 0 && !saving.replaces ? 0 : bytes_in(root);
-    const uint64_t saved = std::max(saving.replaces ? 0 : one, most - std::min(most, there));
-    const uint64_t freed = saving.replaces ? bytes_in(saving.out / "adapter") + bytes_in(saving.out / "model") : 0;
-    const uint64_t exported = saving.export_bytes - std::min(saving.export_bytes, freed);
-    const uint64_t count = ceil_div(saved, one);
-    require_free({{saving.out, exported, fmt::format("an export of {} bytes", exported)},
-                  {root, saved, fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one)},
-                  {existing_part(saving.offload_directory), saving.offloaded_bytes,
-                   fmt::format("{} bytes that are offloaded to the disk", saving.offloaded_bytes)}},
-                 count > 1 ? saving.what_keeps_fewer() : "");
-  }
+  if (rank == 0)
+    if (const auto lack = lack_of_room(saving)) device_error("{}", lack->words);
   if (comm) comm->barrier("the end of the rehearsal of saving");
 }
 
