@@ -229,6 +229,13 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
   EXPECT_EQ(nodes["links"]["from_own_host_bytes_per_second"], 153e9) << "NCCL's, as it is between hosts";
   EXPECT_EQ(nodes["links"]["from_other_hosts_bytes_per_second"], 45e9);
+  const auto slower = nlohmann::json::parse(
+      run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2", "--network-rate", "1GB"})).out);
+  EXPECT_EQ(slower["links"]["from_other_hosts_bytes_per_second"], 5e8) << "a machine's, which two GPUs share";
+  EXPECT_GT(slower["step_seconds"].get<double>(), nodes["step_seconds"].get<double>());
+  EXPECT_THAT(run(job("plan", {"--machine", "2xH100", "--network-rate", "1GB"})).err,
+              HasSubstr("--network-rate has no effect: all ranks are on one machine"));
+  expect_refusal(job("plan", {"--machine", "2xH100", "--network-rate", "0"}), {"network_rate", "found 0"});
   EXPECT_EQ(plan["links"]["from_own_host_bytes_per_second"], 249e9);
   EXPECT_TRUE(plan["links"]["from_other_hosts_bytes_per_second"].is_null());
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});

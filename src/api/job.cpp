@@ -182,6 +182,10 @@ void judge_numerics_of_tower(JobSpec& spec) {
 
 }  // namespace
 
+void require_logits(const JobConfig& options) {
+  if (base_config_of(options, Purpose::Generate).spec.scores) refuse_scorer(options, Purpose::Generate);
+}
+
 JobSpec make_job(const JobConfig& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
@@ -483,6 +487,9 @@ Planned plan_job(JobSpec spec, const JobConfig& options, Target target, PlanMode
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
   pricing.nodes = Nodes({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks,
                         launched != nullptr);
+  if (options.network_rate == 0) user_error("network_rate: found 0, expected at least a byte a second");
+  if (options.network_rate && pricing.machine.cards)
+    pricing.machine.cards->node_link = static_cast<double>(*options.network_rate) / *caps.node_ranks;
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
   Planned planned{.target = std::move(target),
@@ -491,6 +498,10 @@ Planned plan_job(JobSpec spec, const JobConfig& options, Target target, PlanMode
                   .free = free,
                   .caps = caps,
                   .pricing = pricing};
+  if (options.network_rate && (options.ranks == *caps.node_ranks || !planned.target.cuda()))
+    planned.spec.sources.notes.push_back(
+        fmt::format("{} has no effect: {}", option_name("network_rate"),
+                    planned.target.cuda() ? "all ranks are on one machine" : "it is for machines with GPUs"));
   for (uint64_t* bytes : {&planned.free.device_bytes, &planned.free.host_bytes, &planned.free.disk_bytes})
     *bytes = least_of_ranks(launched, *bytes);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);

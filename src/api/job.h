@@ -25,6 +25,8 @@ int64_t pad_token_of(const JobConfig& options, const std::vector<int64_t>& ends)
 // Returns the job without cut and strategy; reads config.json, the adapter's configuration and the headers of weight
 // files.
 JobSpec make_job(const JobConfig& options, Purpose purpose);
+// Refuses a model that gives a text a score, as make_job() does: for commands that read a tokenizer before.
+void require_logits(const JobConfig& options);
 
 // Returns the tokens of the model with --adapter, as some adapters bring their own vocabulary.
 ModelTokens model_tokens(const JobConfig& options);

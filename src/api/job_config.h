@@ -106,6 +106,7 @@ struct JobConfig {
   std::string state_format = "fp32";
   int64_t ranks = 0;  // 0: one for each GPU, or one on the CPU
   int64_t nodes = 1, replicas = 1;
+  std::optional<uint64_t> network_rate;  // bytes a second
   std::optional<uint64_t> disk_memory;
   std::string disk_dir, zero = "auto";
   std::string order = "auto", reduce_every = "pass";

@@ -272,6 +272,9 @@ std::vector<OptionSpec> machine_specs() {
           "ranks of the job, each with a GPU if there are any; processes that mpirun starts have equal shares; 0 = as "
           "many as there are GPUs (for replies one, if it holds the model), or 1 a process (0)"),
       integer_option("nodes", &O::nodes, 1, "plan alone: machines that the ranks are spread over, evenly (1)"),
+      size_option("network_rate", &O::network_rate,
+                  "for forecasts: what comes to a machine from the job's others a second, such as 12.5GB for 100 Gbit "
+                  "(what is usual beside such GPUs)"),
       word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},
                   "ZeRO stage: what ranks share of states, gradients, weights"),
       integer_option("replicas", &O::replicas, 1, "hybrid shard: so many groups of ranks hold a whole model each (1)"),

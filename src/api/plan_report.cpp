@@ -171,7 +171,7 @@ struct Links {
 // Returns the links of a job of several cards.
 std::optional<Links> links_of(const Planned& planned) {
   if (!planned.target.cuda() || planned.shown().cut.ranks == 1) return std::nullopt;
-  const Cards& cards = *planned.target.machine()->cards;
+  const Cards& cards = *planned.pricing.machine.cards;
   Links links;
   if (node_ranks(planned) > 1) links.own_node = planned.pricing.nodes.link(cards).rate;
   if (nodes_of(planned) > 1) links.other_nodes = cards.node_link;

@@ -154,6 +154,7 @@ int chat_command(JobConfig options, const CommandFlags& flags) {
   if (flags.max_new_tokens >= options.sequence_length)
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
+  require_logits(options);
   const PromptEncoder encoder(options, flags.system);
   const PromptImages images(options, flags.images, encoder.tokenizer());
   images.refuse_in(flags.system, "--system");

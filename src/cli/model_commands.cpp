@@ -257,6 +257,7 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
+  require_logits(options);
   const PromptEncoder encoder(options, flags.system);
   const PromptImages images(options, flags.images, encoder.tokenizer());
   images.refuse_in(flags.system, "--system");

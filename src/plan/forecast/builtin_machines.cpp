@@ -66,7 +66,7 @@ struct HeadShare {
   int64_t dim;
   double forward, backward;
 };
-constexpr HeadShare kHeadShares[] = {{64, 0.7, 0.71}, {80, 0.78, 0.8},  {96, 0.87, 0.8},
+constexpr HeadShare kHeadShares[] = {{64, 0.7, 0.74}, {80, 0.78, 0.8},  {96, 0.9, 0.87},
                                      {128, 1, 1},     {192, 1.0, 0.88}, {256, 1.06, 0.91}};
 // These are rates of attention with heads of 128 by the kernels for cards before and beside Hopper, as shares of the
 // rate of large products, as measured on an H100; kTiledHeadShares has other head sizes as a share of those. The
