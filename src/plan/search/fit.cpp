@@ -39,6 +39,7 @@ constexpr uint64_t kExpensiveOps = 15'000;
 // With more layers in all passes together a program in layer-major order takes too long to compile, but where weights
 // lie on the disk, which are read once for all passes of a layer then.
 constexpr int64_t kMostLayers = 256, kMostLayersFromDisk = 512;
+int64_t most_layers(bool from_disk) { return from_disk ? kMostLayersFromDisk : kMostLayers; }
 
 }  // namespace
 
@@ -359,14 +360,13 @@ class Fitter::Search {
     if (!evaluator_.strategy(best.point).update_in_backward) attempt_with(&Point::deferred, true);
     const auto from_disk = [](const GroupPlacement& group) { return group.weights == Space::Disk; };
     const bool reads_disk = std::ranges::any_of(evaluator_.strategy(best.point).groups, from_disk);
-    const int64_t most = reads_disk ? kMostLayersFromDisk : kMostLayers;
     const int64_t passes = best.point.cut.passes;
-    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(layers_) <= most)
+    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(layers_) <= most_layers(reads_disk))
       attempt_with(&Point::layer_major, true);
     const auto away = [](const GroupPlacement& group) { return group.states != Space::Device; };
     const bool reads_often = reads_disk && best.point.cut.passes * static_cast<int64_t>(layers_) > kMostLayers;
     if (!reads_often && std::ranges::none_of(evaluator_.strategy(best.point).groups, away)) return;
-    for (const Candidate& found : in_other_order(best, most)) {
+    for (const Candidate& found : in_other_order(best, reads_disk)) {
       if (found.seconds >= kBetter * best.seconds && found.seconds < kClose * best.seconds) all.push_back(found);
       consider(found);
     }
@@ -375,16 +375,23 @@ class Fitter::Search {
 
   // Searches the cuts in the other order and returns the fastest few. With a whole forward beside which updates run, or
   // all of a layer's passes together, other options may be worth their seconds.
-  std::vector<Candidate> in_other_order(const Candidate& best, int64_t most_layers) {
+  std::vector<Candidate> in_other_order(const Candidate& best, bool reads_disk) {
     std::vector<Candidate> all;
     const bool early = choices_.speculate || evaluator_.strategy(best.point).update_in_backward;
     reducer_.allow_at_least(kOtherOrder);
-    for (const Cut& cut : evaluator_.cuts() | std::views::reverse) {  // cuts with few passes compile soonest
+    // The cut of the fastest so far comes first; of the others, those with few passes compile soonest. Where weights
+    // lie on the disk a single pass comes last: layer by layer, more passes read as little and keep fewer activations.
+    std::vector<Cut> cuts = evaluator_.cuts();
+    std::ranges::stable_sort(cuts, {}, [&](const Cut& cut) {
+      return std::tuple(reads_disk && cut.passes == 1, cut.passes != best.point.cut.passes, cut.passes);
+    });
+    for (const Cut& cut : cuts) {
       Point p = evaluator_.baseline_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
       p.deferred = !early;
       if (early) p.reach = best.point.reach;
-      if ((p.layer_major && cut.passes * static_cast<int64_t>(layers_) > most_layers) || reducer_.spent()) continue;
+      if ((p.layer_major && cut.passes * static_cast<int64_t>(layers_) > most_layers(reads_disk)) || reducer_.spent())
+        continue;
       const std::optional<Candidate> found = solver_.least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);
     }
