@@ -101,11 +101,9 @@ class Explainer {
   // Says of a run without end.json and .owner what its other files tell.
   void explain_silence() {
     say("end",
-        "it ended {} and wrote no end.json, though by itself, as it left no .owner: its disk was full or could no "
-        "longer "
-        "be written, or its directory was copied as it ran; the last line of its log, which is its standard error, "
-        "says "
-        "why",
+        "it ended {} and wrote no end.json, though by itself, as it left no .owner: its disk was full or could not be "
+        "written any longer, or its directory was copied as it ran; the last line of its log, which is its standard "
+        "error, says why",
         how_far());
     explain_disk();
     if (metrics_.torn)
