@@ -72,10 +72,11 @@ const std::set<std::string> kNotOfData{
     // The cut, which it may change too.
     "micro_batch_size", "gradient_accumulation_steps", "ranks", "nodes",
     // Where bytes lie and when work happens; what is written and said.
-    "device", "machine", "network_rate", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory", "disk_dir",
-    "order", "recompute", "offload_states", "offload_gradients", "offload_parameters", "offload_activations",
-    "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume", "log_every", "log_format",
-    "metrics_format", "on_event", "eval_every", "save_every", "keep", "best_metric", "early_stopping", "trace"};
+    "device", "machine", "network_rate", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory",
+    "disk_dir", "order", "recompute", "offload_states", "offload_gradients", "offload_parameters",
+    "offload_activations", "speculative_updates", "out", "cache_dir", "reference_cache", "overwrite", "resume",
+    "log_every", "log_format", "metrics_format", "on_event", "eval_every", "save_every", "keep", "best_metric",
+    "early_stopping", "trace"};
 
 TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
   const Corpus corpus;
