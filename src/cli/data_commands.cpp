@@ -205,9 +205,10 @@ void evaluate_rank(Session& session, RankEvaluation& rank, const Corpus& corpus,
 
 int eval_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("eval");
+  const Heartbeat heartbeat = heartbeat_of(comm.get());
   options.validation.clear();
-  Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
-  note_found(corpus, options, heartbeat_of(comm.get()));
+  Corpus corpus = read_corpus(options, heartbeat);
+  note_found(corpus, options, heartbeat);
   if (flags.scores && objective_from_name(options.objective) != ObjectiveKind::Reward)
     user_error("--scores: found objective {}, expected reward: other models give no scores", options.objective);
   JobSpec spec = make_job(options, Purpose::Evaluate);
@@ -222,7 +223,7 @@ int eval_command(JobConfig options, const CommandFlags& flags) {
         "reference: found adapter, expected auto: eval sets the model with its adapter against the model without it; "
         "against itself its loss of dpo is ln 2 whatever it learnt; --reference MODEL sets it against another");
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
-  spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
+  spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
   const std::optional<Planned> reference = plan_reference(spec, options, comm.get());
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {

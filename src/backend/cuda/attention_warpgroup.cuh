@@ -16,9 +16,6 @@ template <int D>
 inline constexpr int kSmemRowBytes = kColumns<D> * 2;
 template <int D>
 inline constexpr int kBytesPerRow = kSmemTiles<D>* kSmemRowBytes<D>;
-// This is the room of a tile: each begins at a multiple of kTileAlignment.
-template <int D, int rows>
-inline constexpr int kTileRoom = (rows * kBytesPerRow<D> + kTileAlignment - 1) / kTileAlignment* kTileAlignment;
 
 __device__ inline void fetch_float(uint32_t to, const float* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(inside ? 4 : 0));

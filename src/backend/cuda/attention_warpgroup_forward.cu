@@ -25,7 +25,7 @@ inline constexpr int kKeysPerStep = D > 192             ? 64
 template <int D>
 inline constexpr int kStationaryBytes = kRows<D>* kBytesPerRow<D>;
 template <int D>
-inline constexpr int kTileBytes = kTileRoom<D, kKeysPerStep<D>>;
+inline constexpr int kTileBytes = kKeysPerStep<D>* kBytesPerRow<D>;
 template <int D>
 inline constexpr int kForwardBytes = kTileAlignment + kStationaryBytes<D> + 2 * kStages<D>* kTileBytes<D>;
 
@@ -93,7 +93,7 @@ class Fetcher {
   }
   __device__ void fetch(const CUtensorMap& from, int step, uint32_t to, uint32_t full) const {
     if (threadIdx.x % 32 != 0) return;
-    arrive_and_expect(full, kKeysPerStep<D> * kBytesPerRow<D>);
+    arrive_and_expect(full, kTileBytes<D>);
     fetch_rows<D>(to, from, kv_head_, begin_ + step * kKeysPerStep<D>, kKeysPerStep<D>, full);
   }
 
@@ -190,6 +190,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
 template <int D, bool capped>
 __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
     attention_forward_kernel(const __grid_constant__ Forward f) {
+  static_assert(kStationaryBytes<D> % kTileAlignment == 0 && kTileBytes<D> % kTileAlignment == 0);
   constexpr int kConsumers = kGroups<D>, kStationaryRingBytes = kConsumers * Ring<1>::kBytes;
   __shared__ uint64_t barriers[(kStationaryRingBytes + 2 * Ring<kStages<D>>::kBytes) / 8];
   __shared__ TakenTile taken[kConsumers];

@@ -30,8 +30,7 @@ inline constexpr int kRows = 64 * kGroups<D, what>;
 template <int D, Gradients what>
 inline constexpr int kStationaryBytes = kRows<D, what>* kBytesPerRow<D>;
 template <int D>
-inline constexpr int kTileBytes = kTileRoom<D, kRowsPerStep>;
-static_assert(kTileBytes<96> == kRowsPerStep * kBytesPerRow<96>);  // barriers expect a tile's bytes
+inline constexpr int kTileBytes = kRowsPerStep* kBytesPerRow<D>;
 inline constexpr int kFloatBytes =
     kRowsPerStep * static_cast<int>(sizeof(float));  // of lse, or of delta, beside a tile
 template <Gradients what>
@@ -207,6 +206,7 @@ __device__ void sum_wide_steps(GradientTiles<D, what>& tiles, int steps, Sum (&s
 // the next begin: one of its blocks starts on every multiprocessor that has no tiles left.
 template <int D, Gradients what, class Side>
 __global__ void __launch_bounds__(kThreadsOf<kGroups<D, what>>, 1) gradient_kernel(const __grid_constant__ Backward b) {
+  static_assert(kStationaryBytes<D, what> % kTileAlignment == 0 && kTileBytes<D> % kTileAlignment == 0);
   constexpr bool kOfQueries = what == Gradients::OfQueries;
   if constexpr (!kOfQueries) let_next_begin();
   using Shared = GradientTiles<D, what>;

@@ -200,6 +200,7 @@ __device__ void sum_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows
 template <bool capped, int D, Gradients what>
 __device__ void sum_wide_keys_and_values(GradientTiles<D, what>& tiles, const KeyRows<capped>& rows, Sum (&dk)[D / 8],
                                          Sum (&dv)[D / 8]) {
+  static_assert(kPaired<D>);
   Fragment p[kRowsPerStep / 16], ds[kRowsPerStep / 16];
   for (int i = 0, at = rows.first; i < rows.all_steps; i++, at = rows.next(at)) {
     const uint32_t queries = tiles.first_at(), gradients = tiles.second_at();
@@ -208,7 +209,6 @@ __device__ void sum_wide_keys_and_values(GradientTiles<D, what>& tiles, const Ke
     begin_products();
     start_transposed<D>(s, tiles.stationary_first(), queries);
     commit_products();
-    tiles.await_second();
     start_transposed<D>(dp, tiles.stationary_second(), gradients);
     commit_products();
     wait_products<1>();
@@ -227,7 +227,6 @@ __device__ void sum_wide_keys_and_values(GradientTiles<D, what>& tiles, const Ke
     wait_products<0>();
     fence(dk);
     fence(dv);
-    tiles.release_second();
     tiles.first.release();
     tiles.first.advance();
   }
@@ -300,10 +299,10 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, c
   };
   if constexpr (what == Gradients::OfKeysAndValues) {
     Sum dk[D / 8] = {}, dv[D / 8] = {};
-    if constexpr (D > 96)
-      sum_wide_keys_and_values(tiles, rows, dk, dv);
-    else
+    if constexpr (D <= 96)
       sum_keys_and_values(tiles, rows, dk, dv);
+    else
+      sum_wide_keys_and_values(tiles, rows, dk, dv);
     save_keys(dk);
     save_values(dv);
   } else if constexpr (what == Gradients::OfKeys) {

@@ -20,10 +20,8 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }
 
 CUtensorMapSwizzle swizzle_of(int row_bytes) {
-  check(row_bytes == 32 || row_bytes == 64 || row_bytes == 128, "a box has rows of {} bytes", row_bytes);
-  return row_bytes == 32   ? CU_TENSOR_MAP_SWIZZLE_32B
-         : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                           : CU_TENSOR_MAP_SWIZZLE_128B;
+  check(row_bytes == 64 || row_bytes == 128, "a box has rows of {} bytes", row_bytes);
+  return row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
 }
 
 }  // namespace

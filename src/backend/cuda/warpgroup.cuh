@@ -43,12 +43,13 @@ __device__ void fence(Sum (&sums)[N]) {
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(sums[n][i])::"memory");
 }
 
-// Returns the descriptor of a matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), whose rows of
-// 32, 64 or 128 bytes have the swizzle of as many; `leading_bytes` is the distance from one smem tile to the next, used
-// if the columns are not summed over.
+// Returns the descriptor of a matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), whose rows of 64
+// or 128 bytes have the swizzle of as many; `leading_bytes` is the distance from one smem tile to the next, used if the
+// columns are not summed over.
 template <int row_bytes = kRowBytes>
 __device__ uint64_t matrix_at(uint32_t address, uint32_t leading_bytes = 16) {
-  constexpr uint64_t kSwizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3, kEightRows = 8 * row_bytes / 16;
+  static_assert(row_bytes == 64 || row_bytes == 128);
+  constexpr uint64_t kSwizzle = row_bytes == 128 ? 1 : 2, kEightRows = 8 * row_bytes / 16;
   return uint64_t{address / 16} | uint64_t{leading_bytes / 16} << 16 | kEightRows << 32 | kSwizzle << 62;
 }
 
@@ -61,8 +62,6 @@ __device__ inline uint64_t moved(uint64_t matrix, int bytes) {
 #define SNUG_SUMS_8(s, n)                                                                                             \
   SNUG_SUM(s, n), SNUG_SUM(s, n + 1), SNUG_SUM(s, n + 2), SNUG_SUM(s, n + 3), SNUG_SUM(s, n + 4), SNUG_SUM(s, n + 5), \
       SNUG_SUM(s, n + 6), SNUG_SUM(s, n + 7)
-#define SNUG_REGISTERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define SNUG_REGISTERS_16 SNUG_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SNUG_REGISTERS_32                                                                                          \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
