@@ -333,7 +333,7 @@ TEST(Machine, CollectivesOverHostsTakeWhatTheirSlowerLinkDoes) {
   };
   constexpr int64_t kPart = 1'000'000'000;
   const Nodes eight({8, 1, 0}, 4), hybrid({8, 2, 0}, 4), uneven({6, 1, 0}, 4), across({8, 4, 0}, 4), one({8, 1, 0}, 8);
-  // In rings: 4 of 7 parts come from the other host, a quarter of them by each card; all 7 go round within the host.
+  // In rings all 7 parts go round within a host and enter it, a quarter of them by each card.
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, eight), 7 / 20.0 + 1e-4);
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, Nodes({8, 1, 0}, 1)), 7 / 10.0 + 7e-4);
   // Everybody's own: 4 parts over the slow link, at the same time as 3 within.
@@ -347,6 +347,8 @@ TEST(Machine, CollectivesOverHostsTakeWhatTheirSlowerLinkDoes) {
   // The last host has two ranks, each of which has four elsewhere.
   EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 6, uneven), 4 / 10.0 + 1e-4);
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Peers}, kPart, 4, across), 2 / 10.0 + 1e-4);
+  machine.cards->node_link = 2e9;
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, eight), 7 / 4.0 / 2.0 + 1e-4);
 }
 
 TEST(Machine, IsKnownByTheNameOfItsCards) {

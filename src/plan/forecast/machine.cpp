@@ -156,8 +156,9 @@ class OpForecast {
   double collective(double taken, const Nodes::Group& group, bool in_rings) const {
     if (!machine_.cards) return taken / machine_.link;
     const Cards& cards = *machine_.cards;
+    if (group.nodes == 1) return taken / nodes_.link(cards).rate;
     const double far = taken * group.remote, near = taken - far;
-    const double of_node = in_rings ? taken : near, of_others = in_rings ? far / group.own_node : far;
+    const double of_node = in_rings ? taken : near, of_others = in_rings ? taken / group.own_node : far;
     return std::max(of_node / nodes_.link(cards).rate, of_others / cards.node_link) +
            (group.nodes - 1) * cards.node_latency;
   }

@@ -147,9 +147,10 @@ class Nodes {
 // Returns the seconds of an op on a card, if the machine has any, else on `threads` threads: an overhead, and what its
 // operations or its bytes take at the machine's rates. Between two measured teams rates grow linearly, beyond them they
 // stay. `buffers` are the op's program set's. Between cards of several nodes a collective takes as long as its slower
-// link: what all ranks gather in the order of their numbers goes round in rings, so that a node takes it once, by all
-// of its cards; in any other collective every card takes its own bytes from every other. Ranks on the CPU have one
-// link. `facts` say which kernels run; without them, every composite op runs as the ops of which it is made.
+// link: what all ranks gather in the order of their numbers goes round in NCCL's rings, which carry all of it but a
+// part into every node, by all of its cards; in any other collective every card takes its own bytes from every other.
+// Ranks on the CPU have one link. `facts` say which kernels run; without them, every composite op runs as the ops of
+// which it is made.
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
                const Nodes& nodes = {}, const OpFacts* facts = nullptr);
 
