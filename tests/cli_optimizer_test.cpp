@@ -66,6 +66,7 @@ TEST_F(Optimizers, WhatAnOptimizerCannotDoIsRefused) {
   };
   EXPECT_THAT(refusal("lion", {"--state-format", "8bit"}), HasSubstr("state_format: found 8bit, expected fp32: lion"));
   EXPECT_THAT(refusal("lion", {"--epsilon", "1e-6"}), HasSubstr("epsilon: found 1e-06, expected nothing"));
+  EXPECT_THAT(refusal("muon", {"--state-format", "bf16"}), HasSubstr("state_format: found bf16, expected fp32: muon"));
   EXPECT_THAT(refusal("schedule_free_adamw", {"--state-format", "bf16"}),
               HasSubstr("state_format: found bf16, expected fp32: schedule_free_adamw"));
   EXPECT_THAT(refusal("schedule_free_adamw", {"--beta1", "0"}), HasSubstr("beta1: found 0, expected a number above"));

@@ -530,6 +530,7 @@ inline OpCases op_cases() {
   add_sums(cases);
   add_adamw(cases);
   add_lion(cases);
+  add_muon(cases);
   add_schedule_free(cases);
   return cases;
 }

@@ -107,6 +107,44 @@ inline void add_lion(OpCases& cases) {
               gradient, split, finite, count);
 }
 
+inline void add_muon(OpCases& cases) {
+  const RuntimeScalars runtime{.step = 7, .learning_rate = 1e-2};
+  for (const DType t : kActivations)
+    for (const int64_t count : {20011, 20016}) {
+      const Shape n{count};
+      for (const double sum : {2.5, 0.0})
+        cases.push_back(
+            {fmt::format("normalize.{}.n{}{}", name(t), count, sum > 0 ? "" : ".of_zeros"),
+             Normalize{},
+             {in("x", t, n, uniform(-1e-8, 1e-8)), in("sum", DType::F32, {1}, list(std::vector{sum})), out("y", t, n)},
+             runtime,
+             1e-6,
+             1e-12});
+      for (const double finite : {1.0, 0.0}) {
+        const std::string what = fmt::format("{}{}.n{}", name(t), finite != 0 ? "" : ".not_finite", count);
+        const auto clip = in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite}));
+        cases.push_back({"momentum." + what,
+                         Momentum{},
+                         {in("g", t, n), inout("m", DType::F32, n), out("d", t, n), clip},
+                         runtime,
+                         1e-6,
+                         1e-7});
+        for (const bool split : {false, true}) {
+          OpCase c{fmt::format("descend.{}{}", split ? "split." : "", what),
+                   Descend{0.1, split, 0.5},
+                   {in("u", t, n), inout("w", split ? DType::BF16 : DType::F32, n)},
+                   runtime,
+                   1e-6,
+                   1e-7};
+          if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
+          if (split) c.master = 1;
+          c.operands.push_back(clip);
+          cases.push_back(c);
+        }
+      }
+    }
+}
+
 inline void add_schedule_free(OpCases& cases) {
   const auto weights = [](OpCase& c, bool split, const Shape& n) {
     c.operands.push_back(inout("w", split ? DType::BF16 : DType::F32, n));

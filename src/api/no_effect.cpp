@@ -49,7 +49,9 @@ void add_of_training(const JobConfig& options, const Cut& cut, Reasons& reasons)
   if (options.schedule != "warmup_stable_decay")
     reasons.emplace_back("decay_ratio", "it is of " + option_name("schedule") + " warmup_stable_decay");
   if (options.warmup_steps) reasons.emplace_back("warmup_ratio", option_name("warmup_steps") + " is given, and wins");
-  if (options.max_grad_norm == 0 && options.speculative_updates)
+  if (options.optimizer == name(Optimizer::Muon) && options.speculative_updates)
+    reasons.emplace_back("speculative_updates", "muon updates whole matrices, once the backward is done");
+  else if (options.max_grad_norm == 0 && options.speculative_updates)
     reasons.emplace_back("speculative_updates", "with " + option_name("max_grad_norm") + " 0 nothing is clipped");
   if (cut.ranks == 1 && options.zero != "auto" && options.zero != "0")
     reasons.emplace_back("zero", "one rank has nothing to share");

@@ -224,10 +224,12 @@ std::vector<OptionSpec> training_specs() {
                   "format of gradients summed over passes"),
 
       word_option(
-          "optimizer", &O::optimizer, {"adamw", "lion", "schedule_free_adamw"},
+          "optimizer", &O::optimizer, {"adamw", "lion", "schedule_free_adamw", "muon"},
           "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate; "
           "schedule_free_adamw trains weights that are beta1 of their average and else newer, and evaluates and "
-          "saves that average, so that a constant schedule does"),
+          "saves that average, so that a constant schedule does; muon orthogonalises the momentum (of 0.95) of every "
+          "matrix of layers' linears and adapters, scaled so that AdamW's learning_rate does, and is AdamW for the "
+          "rest"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "apart from the gradient, not on norms and biases (0)"),
       number_option("beta1", &O::beta1, 0, kMostBeta, "of the first moment; of lion, of what gives the sign (0.9)"),
       open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment, or lion's one (0.999; lion 0.99)"),

@@ -509,6 +509,27 @@ struct ScheduleFreeAdamW {
   double rate = 1;  // by which the learning rate is multiplied
 };
 
+// Muon (Jordan et al., 2024; torch.optim.Muon) gives a matrix the orthogonal factor of its momentum. Three ops do what
+// products do not (plan/lowering/orthogonalize.h); none changes weights or momentum where the scalars say that norm or
+// loss is not finite.
+
+// On gradient x clip factor: m = beta m + (1 - beta) g, then d = beta m + (1 - beta) g, which is Nesterov's momentum; 0
+// where not finite.   g r [n], m rw [n] fp32, d w [n] in g's dtype, scalars r StepScalars.
+struct Momentum {
+  double beta = 0.95;
+};
+
+// y = x over the root of `sum`, or over 1e-7 where that is more.   x r [n], sum r [1] fp32, y w [n] in x's dtype.
+struct Normalize {};
+
+// w = w (1 - lr decay) - lr u.   u r [n], w rw [n] (fp32; or bf16, with lo), lo rw [n] int16 ? split, scalars r
+// StepScalars. RuntimeScalars has the learning rate.
+struct Descend {
+  double weight_decay = 0;
+  bool split = false;
+  double rate = 1;  // by which the learning rate is multiplied
+};
+
 // Puts schedule-free training's average, y - d (1 - beta1) / beta1, in y's place.   d r [n] fp32, w rw, lo rw ? split.
 struct ScheduleFreeAverage {
   double beta1 = 0.9;
@@ -553,16 +574,15 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs =
-    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
-                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm,
-                 SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster,
-                 RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy, SoftCap,
-                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
-                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward, Activate,
-                 ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
-                 FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize, ScheduleFreeAdamW,
-                 ScheduleFreeAverage, ResizeRows, ResizeRowsBackward, TopTokens, Distillation>;
+using Attrs = std::variant<
+    Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend,
+    CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate,
+    Rescale, Cast, Transpose, Copy, Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward,
+    GatherRows, ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange,
+    SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile, LayerNorm, LayerNormBackward,
+    Activate, ActivateBackward, RowNorms, AdaptedNorms, ScaleColumns, ScaleColumnsBackward, SetRowNorms, Lion,
+    FitColumns, EmbeddingNoise, SwiGluQuantize, SwiGluBackwardQuantize, ScheduleFreeAdamW, ScheduleFreeAverage,
+    ResizeRows, ResizeRowsBackward, TopTokens, Distillation, Momentum, Normalize, Descend>;
 
 // Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {

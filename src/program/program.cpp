@@ -130,6 +130,9 @@ constexpr auto describe(const AdamW&) {
 constexpr auto describe(const ScheduleFreeAdamW&) {
   return describe_as("schedule_free_adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "rate");
 }
+constexpr auto describe(const Momentum&) { return describe_as("momentum", "beta"); }
+constexpr auto describe(const Normalize&) { return describe_as("normalize"); }
+constexpr auto describe(const Descend&) { return describe_as("descend", "weight_decay", "split", "rate"); }
 constexpr auto describe(const ScheduleFreeAverage&) { return describe_as("schedule_free_average", "beta1", "split"); }
 constexpr auto describe(const HostTask&) { return describe_as("host_task", "job", "index"); }
 constexpr auto describe(const ReadFile&) { return describe_as("read_file", "file", "offset"); }

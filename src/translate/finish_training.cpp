@@ -58,6 +58,11 @@ void put_schedule_free(Translator& t, const Setting& setting) {
         twice ? "the rate warms up once, theirs by schedule and optimizer both" : "");
 }
 
+void put_muon(Translator& t, const Setting& setting) {
+  t.put("optimizer", "muon", setting, Mark::Changed,
+        "rates of matrices times 0.2 sqrt(max(rows, columns)), whatever theirs are multiplied by");
+}
+
 void finish_one_optimizer(Translator& t, const char* name) {
   for (const Setting* setting : t.all_held(name)) {
     const int bits = bits_of(setting->value);
@@ -67,6 +72,8 @@ void finish_one_optimizer(Translator& t, const char* name) {
       put_lion(t, *setting, name == std::string_view("optimizer"));
     else if (lower_case(setting->value) == "schedule_free_adamw")
       put_schedule_free(t, *setting);
+    else if (lower_case(setting->value) == "muon")
+      put_muon(t, *setting);
     else if (bits == 8)
       t.put("state_format", "8bit", *setting, Mark::Changed, "moments are codes of 8 bits in blocks of snug's own");
     else if (bits == 16)
@@ -83,6 +90,8 @@ void finish_one_optimizer(Translator& t, const char* name) {
 void finish_optimizer(Translator& t) {
   finish_one_optimizer(t, "optimizer");
   finish_one_optimizer(t, "ds_optimizer");
+  t.judge_all("use_muon", Mark::Same, "off, as here");
+  if (const Setting* const muon = t.held("use_muon"); muon && !is_off(muon->value)) put_muon(t, *muon);
   put_betas(t, "betas");
   put_betas(t, "ds_betas");
   put_number(t, "ds_lr", "learning_rate");

@@ -63,7 +63,7 @@ constexpr OurKey kKeys[] = {
     {Kind::List, "add_special_tokens", ""},
     {Kind::Word, "base_format", "", 0, 0, "bf16 fp32 int8 nf4 fp8"},
     {Kind::Word, "compute", "bf16", 0, 0, "bf16 fp32 fp8"},
-    {Kind::Word, "optimizer", "adamw", 0, 0, "adamw lion schedule_free_adamw"},
+    {Kind::Word, "optimizer", "adamw", 0, 0, "adamw lion schedule_free_adamw muon"},
     {Kind::Word, "state_format", "fp32", 0, 0, "fp32 bf16 8bit"},
     {Kind::Number, "learning_rate", "", 0, 1e3},
     {Kind::Word, "schedule", "cosine", 0, 0,

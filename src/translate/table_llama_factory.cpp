@@ -122,7 +122,8 @@ constexpr Row kLlamaFactory[] = {
     {"ref_model_adapters", Same, "@reference_adapter"},
     {"ref_model_quantization_bit", Refused, "", "the reference is read as the model is, in its base_format"},
     {"pref_* dpo_* kto_* ppo_* reward_model* score_norm", Refused, "", say::kObjective},
-    {"use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini use_muon", Refused, "", say::kOptimizer,
+    {"use_muon", Same, "@use_muon"},
+    {"use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini", Refused, "", say::kOptimizer,
      [](Translator& t, const Setting& s, const Row& row) {
        const bool sub = s.name.find("use_") != 0;
        t.judge(s,

@@ -446,6 +446,21 @@ class Reference {
                    [&](int64_t i, double w) { return lion_step(op, facts_, w, o_[0][i] * o_.back()[1], m[i]); });
   }
 
+  void operator()(const Momentum& op) {
+    for (int64_t i = 0; i < o_[0].shape.count(); i++)
+      o_[2][i] = o_[3][2] == 0 ? 0 : momentum_step(op, o_[0][i] * o_[3][1], o_[1][i]);
+  }
+
+  void operator()(const Normalize&) {
+    for (int64_t i = 0; i < o_[0].shape.count(); i++) o_[2][i] = o_[0][i] / std::max(std::sqrt(o_[1][0]), 1e-7);
+  }
+
+  void operator()(const Descend& op) {
+    if (o_.back()[2] == 0) return;
+    const double lr = facts_.learning_rate * op.rate;
+    update_weights(op.split, [&](int64_t i, double w) { return w * (1 - lr * op.weight_decay) - lr * o_[0][i]; });
+  }
+
   void operator()(const ScheduleFreeAdamW& op) {
     Tensor &d = o_[op.split ? 3 : 2], &v = o_[op.split ? 4 : 3];
     if (o_.back()[2] == 0) return;

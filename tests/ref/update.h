@@ -47,6 +47,12 @@ inline double lion_step(const Lion& op, const RuntimeScalars& runtime, double w,
   return w * (1 - runtime.learning_rate * op.weight_decay) - runtime.learning_rate * sign;
 }
 
+// One step of Muon's momentum of one element: m is brought forward, and the direction returned.
+inline double momentum_step(const Momentum& op, double g, double& m) {
+  m = op.beta * m + (1 - op.beta) * g;
+  return op.beta * m + (1 - op.beta) * g;
+}
+
 // One step of schedule-free AdamW of one element, by z as its authors have it; d = z - y and v are brought forward.
 inline double schedule_free_step(const ScheduleFreeAdamW& op, const RuntimeScalars& runtime, double y, double g,
                                  double& d, double& v) {

@@ -86,6 +86,9 @@ struct Bind {
   Launch operator()(const ClipFactor& a) const { return cpu::bind_clip_factor(a, operands); }
   Launch operator()(const AdamW& a) const { return cpu::bind_adamw(a, operands); }
   Launch operator()(const Lion& a) const { return cpu::bind_lion(a, operands); }
+  Launch operator()(const Momentum& a) const { return cpu::bind_momentum(a, operands); }
+  Launch operator()(const Normalize&) const { return cpu::bind_normalize(operands); }
+  Launch operator()(const Descend& a) const { return cpu::bind_descend(a, operands); }
   Launch operator()(const ScheduleFreeAdamW& a) const { return cpu::bind_schedule_free_adamw(a, operands); }
   Launch operator()(const ScheduleFreeAverage& a) const { return cpu::bind_schedule_free_average(a, operands); }
   Launch operator()(const HostTask&) const { return refuse(); }

@@ -68,6 +68,9 @@ Launch bind_clip_factor(const ClipFactor& clip, Operands operands);
 
 Launch bind_adamw(const AdamW& adamw, Operands operands);
 Launch bind_lion(const Lion& lion, Operands operands);
+Launch bind_momentum(const Momentum& momentum, Operands operands);
+Launch bind_normalize(Operands operands);
+Launch bind_descend(const Descend& descend, Operands operands);
 Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands);
 Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands);
 

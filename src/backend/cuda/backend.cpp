@@ -97,6 +97,9 @@ struct Bind {
   Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
   Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
   Launch operator()(const Lion& a) const { return cuda::bind_lion(a, operands, stream); }
+  Launch operator()(const Momentum& a) const { return cuda::bind_momentum(a, operands, stream); }
+  Launch operator()(const Normalize&) const { return cuda::bind_normalize(operands, stream); }
+  Launch operator()(const Descend& a) const { return cuda::bind_descend(a, operands, stream); }
   Launch operator()(const ScheduleFreeAdamW& a) const { return cuda::bind_schedule_free_adamw(a, operands, stream); }
   Launch operator()(const ScheduleFreeAverage& a) const {
     return cuda::bind_schedule_free_average(a, operands, stream);

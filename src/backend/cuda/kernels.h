@@ -72,6 +72,9 @@ Launch bind_tree_sum(const TreeSum& sum, Operands operands, cudaStream_t stream)
 Launch bind_clip_factor(const ClipFactor& clip, Operands operands, cudaStream_t stream);
 Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream);
 Launch bind_lion(const Lion& lion, Operands operands, cudaStream_t stream);
+Launch bind_momentum(const Momentum& momentum, Operands operands, cudaStream_t stream);
+Launch bind_normalize(Operands operands, cudaStream_t stream);
+Launch bind_descend(const Descend& descend, Operands operands, cudaStream_t stream);
 Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands, cudaStream_t stream);
 Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands, cudaStream_t stream);
 

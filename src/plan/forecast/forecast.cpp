@@ -121,6 +121,7 @@ class StepPricing {
   static Lane worker(const Op& op) {
     const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<Lion>(op.attrs) ||
                           std::holds_alternative<ScheduleFreeAdamW>(op.attrs) ||
+                          std::holds_alternative<Momentum>(op.attrs) || std::holds_alternative<Descend>(op.attrs) ||
                           std::holds_alternative<SumRanks>(op.attrs) || std::holds_alternative<NormPartials>(op.attrs);
     return computes ? Lane::Compute : op.lane;
   }

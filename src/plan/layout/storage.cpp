@@ -1,6 +1,7 @@
 #include "plan/layout/storage.h"
 
 #include "base/rounding.h"
+#include "model/hidden_matrices.h"
 
 namespace snug {
 namespace {
@@ -32,6 +33,15 @@ class Storage::ArrayAllocator {
   }
   Array state(std::string name, DType dtype, int64_t block = 1) const {
     return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states, shard_states());
+  }
+  // Allocates a state of a run that is no matrix.
+  Array state_of(const Layout::Run& run, std::string name, DType dtype) const {
+    ShardedArray array;
+    array.only = run.span;
+    array.span = {run.span.begin, round_up(run.span.end, kUnit)};
+    array.values = new_tensor(set_, fmt::format("group.{}.{}.{}", group_, name, run.first), dtype, {array.span.count()},
+                              Role::State, placement_.states, Life::Persistent);
+    return {std::move(name), array};
   }
   Array training_point(std::string name, DType dtype, bool where_gradients_are) const {
     return hold(std::move(name), SegmentKind::Trained, dtype, 1, Role::State,
@@ -73,7 +83,12 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
       layout_(layout),
       numerics_(numerics),
       table_spans_(table.params.size()),
-      constant_spans_(table.params.size()) {
+      constant_spans_(table.params.size()),
+      orthogonal_(numerics.optimizer == Optimizer::Muon ? trained_hidden_matrices(table)
+                                                        : std::vector<bool>(table.params.size())),
+      orthogonal_groups_(static_cast<size_t>(table.group_count())) {
+  for (size_t i = 0; i < orthogonal_.size(); i++)
+    if (orthogonal_[i]) orthogonal_groups_[static_cast<size_t>(table.params[i].group)] = true;
   for (int g = 0; g < table.group_count(); g++) {
     const ArrayAllocator allocator(set, layout, strategy.groups[static_cast<size_t>(g)], g);
     auto& [frozen, quantized, trained] = weights_.emplace_back();
@@ -85,8 +100,8 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     const bool twice = strategy.speculate && strategy.reduce_in_backward && moments &&
                        strategy.groups[static_cast<size_t>(g)].states != Space::Device;
     const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
-    states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, moments));
-    states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, moments));
+    states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, g, moments));
+    states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, g, moments));
     training_points_.push_back(trained.empty() || !moments ? std::vector<Array>{}
                                                            : allocate_points(allocator, strategy));
     tables_.push_back(allocator.numbers("table", number_table(g)));
@@ -109,7 +124,7 @@ std::vector<Array> Storage::allocate_codes(const ArrayAllocator& allocator) cons
           allocator.weights("block_scales", kind, DType::F32, kNf4Block * kNf4ScaleBlock)};
 }
 
-std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, bool moments) const {
+std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, int group, bool moments) const {
   std::vector<Array> states;
   if (numerics_.split_master()) states.push_back(allocator.state("low", DType::I16));
   if (!moments) return states;
@@ -118,6 +133,12 @@ std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, boo
                                                               : DType::U8;
   if (numerics_.optimizer == Optimizer::Lion) {
     states.push_back(allocator.state("first_moment", DType::F32));
+    return states;
+  }
+  if (orthogonalizes(group)) {
+    states.push_back(allocator.state("first_moment", DType::F32));
+    for (const Layout::Run& run : layout_.segment(group, SegmentKind::Trained).runs)
+      if (!orthogonal(run.first)) states.push_back(allocator.state_of(run, "second_moment", DType::F32));
     return states;
   }
   if (numerics_.optimizer == Optimizer::ScheduleFreeAdamW) {

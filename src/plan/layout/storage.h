@@ -16,7 +16,11 @@ struct ShardedArray {
   Span span;                     // of the segment
   int64_t block = 1;             // elements of the segment for each value; divides units
   std::optional<Ranks> sharers;  // ranks that hold this span, each owning a part of it; nothing: it is this rank's part
+  // Names the run that the array is of; nothing: it is of the whole segment. Every rank holds all of what is of one
+  // run, and keeps up the part that it updates.
+  std::optional<Span> only{};
   bool exists() const { return span.count() > 0; }
+  bool of_run(const Span& run) const { return !only || *only == run; }
 };
 
 // Returns elements of a vector that begins at element `start` of its segment.
@@ -44,7 +48,8 @@ class Storage {
   }
   // Returns the weights themselves, or their codes.
   const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].sharded; }
-  // Returns what the optimizer and checkpoints keep of a trained segment, in a fixed order.
+  // Returns what the optimizer and checkpoints keep of a trained segment, in a fixed order. The first is of the whole
+  // segment; others may be of one run alone.
   const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
   // Returns where y is kept while weights hold the average (plan/lowering/average.h): the weights, and their low bits.
   // Empty if the optimizer makes no average.
@@ -66,6 +71,10 @@ class Storage {
   // Returns the operands that Dequantize reads for a quantized parameter, out of arrays over the whole segment.
   std::vector<Operand> quantized(std::span<const Operand> whole, ParamId id) const;
 
+  // Returns whether a group has matrices whose updates Muon orthogonalises, and whether a parameter is one.
+  bool orthogonalizes(int group) const { return orthogonal_groups_[static_cast<size_t>(group)]; }
+  bool orthogonal(ParamId id) const { return orthogonal_[static_cast<size_t>(id)]; }
+
   // Returns whether a parameter's weights are split; their low bits are then the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
   const ShardedArray& low(int group) const { return states(group)[0].sharded; }
@@ -78,7 +87,7 @@ class Storage {
  private:
   class ArrayAllocator;
   std::vector<Array> allocate_codes(const ArrayAllocator& allocator) const;
-  std::vector<Array> allocate_states(const ArrayAllocator& allocator, bool moments) const;
+  std::vector<Array> allocate_states(const ArrayAllocator& allocator, int group, bool moments) const;
   std::vector<Array> allocate_points(const ArrayAllocator& allocator, const Strategy& strategy) const;
   int64_t number_table(int group);
   int64_t number_constants(int group);
@@ -93,6 +102,7 @@ class Storage {
   std::vector<Span> table_spans_;                                              // by ParamId
   std::vector<Operand> constants_;                                             // by group
   std::vector<Span> constant_spans_;                                           // by ParamId
+  std::vector<bool> orthogonal_, orthogonal_groups_;                           // by ParamId, by group
 };
 
 }  // namespace snug

@@ -12,7 +12,7 @@ inline std::map<std::string, std::string> words_of(StateFormat) {
   return {{"0", "fp32"}, {"1", "bf16"}, {"2", "8bit"}};
 }
 inline std::map<std::string, std::string> words_of(Optimizer) {
-  return {{"0", "adamw"}, {"1", "lion"}, {"2", "schedule_free_adamw"}};
+  return {{"0", "adamw"}, {"1", "lion"}, {"2", "schedule_free_adamw"}, {"3", "muon"}};
 }
 inline std::map<std::string, std::string> words_of(BaseFormat) {
   return {{"plain", "numbers, as base_format bf16 and fp32 keep them"}};

@@ -63,12 +63,14 @@ std::vector<SavedArray> saved_arrays(const JobContext& job, bool writes) {
   std::vector<SavedArray> all;
   for (int g = 0; g < job.table.group_count(); g++) {
     const Layout::Segment& segment = job.layout().segment(g, SegmentKind::Trained);
-    for (const Layout::Run& run : segment.runs) {
-      const Span owned = intersection(run.span, job.layout().part(segment.elements));
-      if (owned.count() == 0) continue;
-      for (const Array& array : named_arrays(job, g, writes))
-        all.push_back(saved_array(job, run, owned, array.sharded, array.name));
-    }
+    for (const Layout::Run& run : segment.runs)
+      for (const Array& array : named_arrays(job, g, writes)) {
+        if (!array.sharded.of_run(run.span)) continue;
+        // What is of one run every rank restores whole, as nobody gathers it.
+        const bool whole = array.sharded.only && !writes;
+        const Span kept = whole ? run.span : intersection(run.span, job.layout().part(segment.elements));
+        if (kept.count() > 0) all.push_back(saved_array(job, run, kept, array.sharded, array.name));
+      }
   }
   return all;
 }
@@ -91,6 +93,18 @@ std::vector<SavedArray> saved_here(const JobContext& job) {
   std::vector<SavedArray> all = saved_arrays(job, true);
   if (job.topology().rank == 0) std::ranges::move(saved_constants(job), std::back_inserter(all));
   return all;
+}
+
+// Returns what a rank restores.
+std::vector<SavedArray> restored_here(const JobContext& job) {
+  std::vector<SavedArray> all = saved_arrays(job, false);
+  std::ranges::move(saved_constants(job), std::back_inserter(all));
+  return all;
+}
+
+void sort_stretches(SavedState& saved) {
+  for (auto& [name, stretches] : saved.arrays)
+    std::ranges::sort(stretches, {}, [](const SavedState::Stretch& s) { return s.span.begin; });
 }
 
 std::optional<DType> saved_dtype(const std::string& name) {
@@ -137,12 +151,19 @@ SavedState assumed_saved_state(const JobContext& job) {
       place.offset += static_cast<uint64_t>(values.span.count()) * element_bytes(place.dtype);
     }
   }
-  if (job.topology().rank == 0) return saved;
-  for (const SavedArray& array : saved_constants(job)) {  // they are in another rank's file, which this one reads too
-    const uint64_t bytes = static_cast<uint64_t>(array.stored.shape.count()) * sizeof(float);
-    saved.arrays[array.values[0].name].push_back({array.values[0].span, {0, saved.file_bytes[0], DType::F32}});
-    saved.file_bytes[0] += bytes;
-  }
+  // What stands in other ranks' files, which this one reads too, is taken to stand behind its own.
+  for (const SavedArray& array : restored_here(job))
+    for (const SavedArray::Values& values : array.values) {
+      std::vector<SavedState::Stretch>& stretches = saved.arrays[values.name];
+      const Span &all = values.span, own = stretches.empty() ? Span{all.end, all.end} : stretches[0].span;
+      for (const Span& lacking : {Span{all.begin, own.begin}, Span{own.end, all.end}}) {
+        if (lacking.count() == 0) continue;
+        const DType dtype = array.stored.dtype;
+        stretches.push_back({lacking, {0, saved.file_bytes[0], dtype}});
+        saved.file_bytes[0] += static_cast<uint64_t>(lacking.count()) * element_bytes(dtype);
+      }
+    }
+  sort_stretches(saved);
   return saved;
 }
 
@@ -180,8 +201,7 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
       saved.arrays[entry.name.substr(0, at)].push_back({{begin, begin + entry.shape[0]}, {file, entry.offset, *dtype}});
     }
   }
-  for (auto& [name, stretches] : saved.arrays)
-    std::ranges::sort(stretches, {}, [](const SavedState::Stretch& s) { return s.span.begin; });
+  sort_stretches(saved);
   return saved;
 }
 
@@ -226,9 +246,7 @@ void append_ranges(std::vector<FileRange>& all, int64_t at, const SavedArray::Va
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved) {
   Emitter e(job.set, program, job.facts);
   std::vector<TensorRead> reads;
-  std::vector<SavedArray> arrays = saved_arrays(job, false);
-  std::ranges::move(saved_constants(job), std::back_inserter(arrays));
-  for (const SavedArray& array : arrays) {
+  for (const SavedArray& array : restored_here(job)) {
     std::vector<FileRange> all;
     int64_t at = 0;
     for (const SavedArray::Values& values : array.values) {

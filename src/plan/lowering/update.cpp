@@ -1,14 +1,20 @@
 #include "plan/lowering/update.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/rounding.h"
 #include "plan/lowering/lower.h"
+#include "plan/lowering/orthogonalize.h"
 #include "plan/lowering/placement.h"
 
 namespace snug {
 namespace {
+
+// The root of the mean square of an update of Muon's, as AdamW's is about (Liu et al., arXiv:2502.16982), so that one
+// learning rate serves both.
+constexpr double kShareOfAdamW = 0.2;
 
 // Returns where a group's partial sums are among those of all groups.
 Span units_of(const JobContext& job, int group) {
@@ -145,7 +151,7 @@ int64_t norm_units(const JobContext& job) { return units_of(job, job.table.group
 
 void allgather_updated(const JobContext& job, Emitter& emitter, int group) {
   const ShardedArray& weights = job.storage.values(group, SegmentKind::Trained);
-  const Span& span = job.storage.states(group).back().sharded.span;
+  const Span& span = job.storage.states(group).front().sharded.span;
   if (weights.span.count() == span.count()) return;
   emitter.scope(fmt::format("group.{}.update", group));
   emitter.op("gather", AllGather{Ranks::Replica},
@@ -165,17 +171,21 @@ void GroupUpdates::update_through(int group) {
     if (job_.storage.states(next_).empty() || job_.updates_early(next_)) continue;
     if (queued_[static_cast<size_t>(next_)])
       advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
-    else
-      emit_tiles(tiles_of(next_, Variant::Exact, Lane::Compute, gradient_to_update(next_)));
+    else {
+      const Operand gradient = gradient_to_update(next_);
+      if (job_.storage.orthogonalizes(next_)) update_matrices(next_, gradient);
+      emit_tiles(tiles_of(next_, Variant::Exact, Lane::Compute, gradient));
+    }
     allgather_updated(job_, emitter_, next_);
   }
 }
 
-// Leaves out groups whose gradient is gathered for the update: ranks gather together, at places that all of them know.
+// Leaves out groups for whose update gradients or directions are gathered: ranks gather together, at places that all of
+// them know.
 void GroupUpdates::enqueue() {
   for (int g = 0; g < job_.table.group_count(); g++) {
     if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
-    if (updated(g).sharers || stays(g)) continue;
+    if (updated(g).sharers || stays(g) || job_.storage.orthogonalizes(g)) continue;
     std::ranges::move(tiles_of(g, Variant::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
     queued_[static_cast<size_t>(g)] = true;
   }
@@ -243,13 +253,44 @@ Operand GroupUpdates::gradient_to_update(int group) {
   return whole;
 }
 
-std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Variant variant, Lane lane,
-                                                       const Operand& gradient) const {
+// Updates the group's matrices, wherever they and their momentum lie. Directions are sent in the gradient's dtype.
+void GroupUpdates::update_matrices(int group, const Operand& gradient) {
+  const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
+  const Span& mine = updated(group).span;
+  const std::string scope = fmt::format("group.{}.update", group);
+  emitter_.scope(scope);
+  const Operand all = emitter_.tensor("directions", gradient.dtype, {segment.elements}, Role::Gather);
+  const Operand part = slice(all, 0, mine);
+  emitter_.op("clear", Fill{}, {write(part)});  // between runs, and what is no matrix
+  std::vector<Tile> tiles = tiles_of(group, Variant::Exact, Lane::Compute, gradient, Stage::Momentum);
+  for (Tile& tile : tiles) tile.direction = part;
+  emit_tiles(std::move(tiles));
+  emitter_.scope(scope);
+  if (mine.count() < segment.elements)
+    emitter_.op("gather", AllGather{Ranks::Replica}, {read(part), write(all)}, Lane::Gather);
+  std::vector<ParamId> matrices;
+  std::vector<Shape> shapes;
+  for (const Layout::Run& run : segment.runs)
+    for (ParamId id = run.first; id < run.first + run.count; id++)
+      if (job_.storage.orthogonal(id)) matrices.push_back(id), shapes.push_back(job_.table[id].shape);
+  Orthogonalizer orthogonalizer(emitter_, all.dtype, shapes);
+  for (size_t i = 0; i < matrices.size(); i++) {
+    if (intersection(job_.layout().span(matrices[i]), mine).count() == 0) continue;
+    emitter_.scope("update." + job_.table[matrices[i]].name);
+    const auto length = static_cast<double>(std::max(shapes[i].rows(), shapes[i].cols()));
+    orthogonalizer.orthogonalize(job_.storage.view(all, matrices[i]), kShareOfAdamW * std::sqrt(length));
+  }
+  emit_tiles(tiles_of(group, Variant::Exact, Lane::Compute, part, Stage::Descend));
+}
+
+std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Variant variant, Lane lane, const Operand& gradient,
+                                                       Stage stage) const {
   std::vector<Tile> tiles;
   for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs) {
+    if (job_.storage.orthogonal(run.first) == (stage == Stage::Whole)) continue;
     const Span mine = intersection(run.span, updated(group).span);
     for (int64_t begin = mine.begin; begin < mine.end; begin += kUpdateTile)
-      tiles.push_back({group, variant, lane, &run, {begin, std::min(begin + kUpdateTile, mine.end)}, gradient});
+      tiles.push_back({group, variant, lane, &run, {begin, std::min(begin + kUpdateTile, mine.end)}, gradient, stage});
   }
   return tiles;
 }
@@ -275,12 +316,23 @@ void GroupUpdates::fetch_tile(Tile& tile) {
     if (value.buffer != stored.buffer) tile.writebacks.emplace_back(value, stored);
     tile.operands.push_back(update(elements(value, 0, ceil_div(tile.span.count(), target.block))));
   };
-  add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
+  if (tile.stage != Stage::Momentum)
+    add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
   const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
   for (size_t i = 0; i < states.size(); i++)
-    add(fetch(emitter_, states[i].name, slice(states[i].sharded, whole), Role::State), next[i].sharded);
+    if (has_part(tile, states[i]))
+      add(fetch(emitter_, states[i].name, slice(states[i].sharded, whole), Role::State), next[i].sharded);
+  if (tile.stage == Stage::Momentum)
+    tile.operands.push_back(write(slice(tile.direction, updated(tile.group).span.begin, tile.span)));
   tile.operands.push_back(
       read(tile.variant == Variant::Speculative || tile.variant == Variant::Unclipped ? unclipped_ : step_.scalars));
+}
+
+// Returns whether the tile's op reads or changes the state.
+bool GroupUpdates::has_part(const Tile& tile, const Array& state) const {
+  if (tile.stage == Stage::Whole) return state.sharded.of_run(tile.run->span);
+  const bool completes_weights = job_.numerics.split_master() && &state == &job_.storage.states(tile.group).front();
+  return completes_weights == (tile.stage == Stage::Descend) && !state.sharded.only;
 }
 
 // Returns the weights on the device, as they were before this step's update.
@@ -304,8 +356,21 @@ void GroupUpdates::update_tile(const Tile& tile) {
   const ParamSpec& param = job_.table[tile.run->first];
   emitter_.scope("update." + param.name);
   const double decay = param.decay ? n.weight_decay : 0.0;
+  if (tile.stage == Stage::Momentum)
+    emitter_.op("momentum", Momentum{}, tile.operands, tile.lane);
+  else if (tile.stage == Stage::Descend)
+    emitter_.op("descend", Descend{decay, n.split_master(), param.rate}, tile.operands, tile.lane);
+  else
+    update_whole(tile, decay);
+  for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
+}
+
+void GroupUpdates::update_whole(const Tile& tile, double decay) {
+  const Numerics& n = job_.numerics;
+  const ParamSpec& param = job_.table[tile.run->first];
   switch (n.optimizer) {
     case Optimizer::AdamW:
+    case Optimizer::Muon:
       emitter_.op("adamw", adamw_of(tile), tile.operands, tile.lane);
       break;
     case Optimizer::Lion:
@@ -317,7 +382,6 @@ void GroupUpdates::update_tile(const Tile& tile) {
                   tile.lane);
       break;
   }
-  for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
 }
 
 AdamW GroupUpdates::adamw_of(const Tile& tile) const {

@@ -36,7 +36,8 @@ class GroupUpdates {
  public:
   GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
 
-  // Updates all groups up to this one that were not updated early.
+  // Updates all groups up to this one that were not updated early. Ranks gather what Muon orthogonalises, and each
+  // works out the matrices of which it updates a part.
   void update_through(int group);
   // Queues the updates of groups whose state is offloaded, so that advance() may emit them ahead of update_through().
   void enqueue();
@@ -60,6 +61,8 @@ class GroupUpdates {
 
  private:
   enum class Variant : uint8_t { Exact, Unclipped, Speculative, Reapply };
+  // Says what a tile's op does: all of an update, or what comes before and after a matrix is orthogonalised.
+  enum class Stage : uint8_t { Whole, Momentum, Descend };
   // Holds some elements of a run and, once they were fetched, the operands of their update.
   struct Tile {
     int group;
@@ -67,18 +70,24 @@ class GroupUpdates {
     Lane lane;  // of its update; a queued tile must not hold up the compute lane until its state is there
     const Layout::Run* run;
     Span span;
-    Operand gradient;  // of all that this rank updates of the group, in any space
+    Operand gradient;  // of all that this rank updates of the group, in any space; Descend: the direction instead
+    Stage stage = Stage::Whole;
+    Operand direction{};  // Momentum: of all that this rank updates
     std::vector<Operand> operands{};
     std::vector<std::pair<Operand, Operand>> writebacks{};  // value, where it is to be stored
   };
-  const ShardedArray& updated(int group) const { return job_.storage.states(group).back().sharded; }
+  const ShardedArray& updated(int group) const { return job_.storage.states(group).front().sharded; }
   bool stays(int group) const;  // whether its state stays on the device
   Operand gradient_to_update(int group);
-  std::vector<Tile> tiles_of(int group, Variant variant, Lane lane, const Operand& gradient) const;
+  std::vector<Tile> tiles_of(int group, Variant variant, Lane lane, const Operand& gradient,
+                             Stage stage = Stage::Whole) const;
+  void update_matrices(int group, const Operand& gradient);
+  bool has_part(const Tile& tile, const Array& state) const;
   void emit_tiles(std::vector<Tile> tiles);
   void fetch_tile(Tile& tile);
   Operand fetch_weights(const Tile& tile, const Span& span);
   void update_tile(const Tile& tile);
+  void update_whole(const Tile& tile, double decay);
   AdamW adamw_of(const Tile& tile) const;
 
   const JobContext& job_;

@@ -13,7 +13,8 @@
 
 namespace snug {
 
-enum class Optimizer : uint8_t { AdamW, Lion, ScheduleFreeAdamW };
+// Muon orthogonalises the updates of the matrices of layers' linears and adapters; AdamW does the rest.
+enum class Optimizer : uint8_t { AdamW, Lion, ScheduleFreeAdamW, Muon };
 std::string_view name(Optimizer optimizer);
 // Returns the optimizer of a name; throws UserError for another name.
 Optimizer optimizer_from_name(std::string_view name);
