@@ -60,6 +60,27 @@ TEST_F(Learning, WhereNothingIsLeftToLearnFromAllCommandsSayWhy) {
     expect_refusal(on(command, {"--data", "prompts.jsonl"}), {"3 of 3 samples have no token that carries loss"});
 }
 
+TEST_F(Learning, EmptyRecordsAreRefusedOrLeftOutByAllCommandsAndAResumedRunKeepsToIt) {
+  put_chats("good.jsonl", {{4, 4}, {4, 4}});
+  put(at("some.jsonl"), "{\"input_ids\": null}\n" + text_of(at("good.jsonl")));
+  const Words some{"--data", "some.jsonl"}, skip{"--empty-records", "skip"},
+      steps{"--batch-size", "1", "--max-steps", "2", "--out", "run"};
+  const std::string said =
+      "some.jsonl: 1 of 3 records is left out, as a field that it needs is null or an empty cell: line 1\n";
+  for (const std::string command : {"plan", "eval", "train"}) {
+    expect_refusal(on(command, some), {"some.jsonl, line 1, key 'input_ids': found null", "--empty-records skip"});
+    const Words words = on(command, with(with(some, skip), command == "train" ? steps : Words()));
+    EXPECT_THAT(run_well(words).err, HasSubstr(said)) << command;
+  }
+  const auto resumed = [&](const Words& more) {
+    return run(on("train", with(with(some, steps), with({"--resume", "--max-steps", "4"}, more))));
+  };
+  EXPECT_EQ(resumed({"--empty-records", "error"}).code, 2);
+  const Outcome outcome = resumed({});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(said));
+}
+
 TEST_F(Learning, SamplesWithoutLossMakeNoStepsAndAreCounted) {
   put_chats("mixed.jsonl", {{4, 4}, {20, 4}, {6, 2}, {8, 0}, {2, 30}});
   const Words line{"2 of 5 samples are longer than sequence_length 16: cut, 24 tokens lost",

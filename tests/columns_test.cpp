@@ -156,20 +156,14 @@ TEST_F(Shapes, RecordsThatAreNullAreSaidAtOnce) {
   const auto refused_csv = [&](const std::string& rows, const std::string& part) {
     return fails_with<UserError>([&] { read_files({{"a.csv", "instruction,output\n" + rows}}); }, part);
   };
-  const std::string file = [&] {
-    refused_csv(",\n", "");
-    return options_.files[0].string();
-  }();
-  const std::string filter = "grep -Ev '^(,|\"\")+[[:space:]]*$' " + file + " > filled.csv";
   EXPECT_TRUE(refused_csv("q,a\n,\nr,b\n\"\",\n",
-                          "leave such records out; 2 records of the file have such fields: line 3, "
-                          "line 5; these have nothing but empty cells: " +
-                              filter));
+                          "says nothing; --empty-records skip leaves such records out; 2 records of the file have such "
+                          "fields: line 3, line 5; none of these has any value"));
   EXPECT_TRUE(refused_csv(",\nq,a\n,\n", "line 2, key 'instruction': found null"));
   EXPECT_TRUE(refused_csv(",\nq,a\n,\n", "; 2 records of the file have such fields: line 2, line 4; ")) << "the first";
-  EXPECT_TRUE(refused_csv("q,a\n,\n", "; leave such records out; it has nothing but empty cells: "));
+  EXPECT_TRUE(refused_csv("q,a\n,\n", " leaves such records out; it has no value at all"));
   EXPECT_TRUE(refused_csv("q,a\n,\n,b\n", "records of the file have such fields: line 3, line 4"));
-  EXPECT_FALSE(refused_csv("q,a\n,\n,b\n", "nothing but empty cells")) << "line 4 has one that is not";
+  EXPECT_FALSE(refused_csv("q,a\n,\n,b\n", "any value")) << "line 4 has one";
   std::string many = "q,a\n";
   for (int i = 0; i < 3000; i++) many += i % 1000 < 2 ? ",\n" : "q,a\n";
   EXPECT_TRUE(refused_csv(many,
@@ -178,6 +172,65 @@ TEST_F(Shapes, RecordsThatAreNullAreSaidAtOnce) {
       << "also in lots to come";
   options_.max_samples = 1500;
   EXPECT_TRUE(refused_csv(many, "; 4 records of the file have such fields: ")) << "of those that are read";
+}
+
+class EmptyRecordsAreLeftOut : public Shapes {
+ protected:
+  EmptyRecordsAreLeftOut() { options_.empty_records = EmptyRecords::Skip; }
+  // What is said of the file alone, without its folder.
+  std::vector<std::string> said() const {
+    std::vector<std::string> lines = notes_;
+    for (std::string& line : lines) line.erase(0, directory_.path().string().size() + 1);
+    return lines;
+  }
+};
+
+TEST_F(EmptyRecordsAreLeftOut, InAnyPlaceOfATableAndCounted) {
+  const auto taken = ElementsAre("<user\nq>\n<assistant\n|a>|\n", "<user\nr>\n<assistant\n|b>|\n");
+  EXPECT_THAT(read_files({{"a.csv", "instruction,output\n,\nq,a\n,\nr,b\ns,\n"}}), taken);
+  EXPECT_THAT(said(), ElementsAre("a.csv: 3 of 5 records are left out, as a field that they need is null or an empty "
+                                  "cell: line 2, line 4, line 6"));
+  EXPECT_THAT(
+      read(std::vector<std::string>{R"({"instruction": "q", "output": "a"})", R"({"instruction": "x", "output": null})",
+                                    R"({"instruction": "r", "input": null, "output": "b"})"}),
+      taken);
+  EXPECT_THAT(said(), ElementsAre("a.jsonl: 1 of 3 records is left out, as a field that it needs is null or an empty "
+                                  "cell: line 2"));
+  read(R"({"instruction": "q", "output": ""})");
+  EXPECT_THAT(said(), ElementsAre(HasSubstr("1 reply is empty"))) << "which is a text";
+}
+
+TEST_F(EmptyRecordsAreLeftOut, AlsoWholeLotsBeforeTheFirstThatSaysItsShape) {
+  std::string rows = "instruction,output\n";
+  for (int i = 0; i < 3000; i++) rows += ",\n";
+  EXPECT_THAT(read_files({{"a.csv", rows + "q,a\n"}}), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_THAT(said(), ElementsAre(HasSubstr("a.csv: 3000 of 3001 records are left out")));
+  EXPECT_THAT(said(), ElementsAre(testing::EndsWith(": line 2, line 3, line 4, line 5, line 6 and 2995 more")));
+  options_.max_samples = 10;
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        read_files({{"a.csv", rows + "q,a\n"}});
+      },
+      "a.csv: 10 of 10 records are left out, as a field that they need is null or an "
+      "empty cell: line 2, line 3, line 4, line 5, line 6 and 5 more; expected one that "
+      "has what it needs"));
+}
+
+TEST_F(EmptyRecordsAreLeftOut, OfPreferencesToo) {
+  options_.shape.samples = Samples::Pairs;
+  EXPECT_THAT(read(std::vector<std::string>{R"({"prompt": "q", "chosen": null, "rejected": "b"})",
+                                            R"({"prompt": "q", "chosen": "ac", "rejected": "ab"})",
+                                            R"({"prompt": "q", "chosen": "a", "rejected": null})"})
+                  .size(),
+              1u);
+  EXPECT_THAT(said().front(), HasSubstr("a.jsonl: 2 of 3 records are left out"));
+}
+
+// What is wrong in another way stops a run as ever.
+TEST_F(EmptyRecordsAreLeftOut, AndNoOthers) {
+  EXPECT_TRUE(refused(std::vector<std::string>{R"({"text": null})", R"({"text": 3})"}, "line 2, key 'text': found 3"));
+  EXPECT_TRUE(refused(std::vector<std::string>{R"({"text": null})", R"({"words": "a"})"}, "line 2: found the keys"));
+  EXPECT_TRUE(refused(std::vector<std::string>{R"({"text": "a"})", R"({"words": "a"})"}, "key 'text' is missing"));
 }
 
 TEST_F(Shapes, APatternIsAllOfAPromptUnlessItNamesMore) {

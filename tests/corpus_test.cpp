@@ -38,6 +38,7 @@ const std::map<std::string, std::string> kOtherData{
     {"roles", "human=user"},
     {"prompt", "{question}"},
     {"max_samples", "3"},
+    {"empty_records", "skip"},
     {"text_split", "line"},
     {"template", "chatml"},
     {"train_on", "all"},

@@ -277,6 +277,17 @@ TEST_F(Data, SamplesAreFoundAgainInTheirFiles) {
   EXPECT_THAT(places_of(dataset, two, samples), ElementsAre("sample 1", "sample 3", "sample 4"));
 }
 
+TEST_F(Data, SamplesAreFoundAgainBehindRecordsThatWereLeftOut) {
+  const TextEncoder encoder = byte_encoder();
+  DataOptions o = options("a.csv", "text\n\"\"\nab\n\"\"\ncd\nef\n");
+  o.empty_records = EmptyRecords::Skip;
+  const Dataset dataset = load_dataset(o, &encoder);
+  const std::string a = o.files[0].string();
+  EXPECT_THAT(places_of(dataset, o, all_samples(3)), ElementsAre(a + ", line 3", a + ", line 5", a + ", line 6"));
+  o.max_samples = 4;
+  EXPECT_THAT(places_of(load_dataset(o, &encoder), o, all_samples(2)), ElementsAre(a + ", line 3", a + ", line 5"));
+}
+
 TEST_F(Data, TheFirstSamplesOfEachFileAreTaken) {
   DataOptions o = options("a.txt", "a\n\nb\n\nc");
   o.files.push_back(write("b.jsonl", "{\"text\": \"d\"}\n{\"text\": \"e\"}\nbroken"));

@@ -311,7 +311,7 @@ TEST(DatasetKey, EveryFieldOfOptionsAndEncoderCounts) {
     expect_each_counts(options, [&](const DataOptions& other) { return dataset_key(other, encoder); });
     expect_each_counts(encoder, [&](const TextEncoder& other) { return dataset_key(options, other); });
   }
-  EXPECT_EQ(fields, 2 * (16 + 7u));
+  EXPECT_EQ(fields, 2 * (17 + 7u));
 }
 
 TEST(DatasetKey, EveryFieldOfWhatTheModelTakesOfImagesCounts) {

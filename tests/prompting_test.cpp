@@ -229,6 +229,26 @@ TEST_F(Prompting, WhatARecordOfAPromptAsksForIsRefusedAndTheRestIsNamed) {
   EXPECT_THAT(outcome.err, HasSubstr("p.jsonl: keys ignored: \"answer\" (1 record), \"id\" (2 records)\n"));
 }
 
+TEST_F(Prompting, EmptyPromptsAreRefusedAtOnceOrLeftOut) {
+  const Words generate{"generate",         "--model", "base",      "--init", "random",    "--prompts", "p.csv",
+                       "--max-new-tokens", "1",       "--threads", "1",      "--compute", "fp32",      "--json"};
+  put(at("p.csv"), "prompt,id\n,1\nHi,2\n,3\nHo,4\n");
+  expect_refusal(generate, {"p.csv, line 2, key 'prompt': found null", "--empty-records skip leaves such records out",
+                            "2 records of the file have such fields: line 2, line 4"});
+  const Outcome outcome = run(with(generate, {"--empty-records", "skip"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("p.csv: 2 of 4 records are left out, as a field that they need is null or an empty "
+                        "cell: line 2, line 4\n"));
+  EXPECT_EQ(std::ranges::count(outcome.out, '\n'), 2) << outcome.out;
+  put(at("p.csv"), "prompt,id\n,1\n");
+  expect_refusal(with(generate, {"--empty-records", "skip"}),
+                 {"1 of 1 records is left out", "found no other prompt, expected at least one"});
+  const Outcome none = run({"generate", "--model", "base", "--init", "random", "--prompt", "Hi", "--max-new-tokens",
+                            "1", "--compute", "fp32", "--empty-records", "skip"});
+  EXPECT_THAT(none.err, HasSubstr("--empty-records skip changes nothing: there is no file of prompts\n"));
+}
+
 TEST_F(Prompting, APromptThatSaysBosHasOne) {
   put(at("base/tokenizer_config.json"), R"({"bos_token": "<|endoftext|>", "add_bos_token": true})");
   JobConfig options;

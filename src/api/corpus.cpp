@@ -244,8 +244,8 @@ Fields data_fields(const Corpus& corpus, const JobConfig& options, const Heartbe
   if (!validation_fraction(options)) named.validation = absolute(named.validation);
   if (!named.image_dir.empty()) named.image_dir = std::filesystem::absolute(named.image_dir).string();
   for (const char* key : {"objective", "data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
-                          "text_split", "template", "train_on", "thinking", "image_dir", "image_min_pixels",
-                          "image_max_pixels", "max_slices", "add_tokens", "add_special_tokens"}) {
+                          "empty_records", "text_split", "template", "train_on", "thinking", "image_dir",
+                          "image_min_pixels", "image_max_pixels", "max_slices", "add_tokens", "add_special_tokens"}) {
     const OptionSpec& spec = find_option(key, "data");
     std::string value = spec.get(named);
     if (value.size() > kMostText) value = fmt::format("{}... {}", value.substr(0, kMostText), hex(hash_of(value)));

@@ -50,7 +50,7 @@ struct JobConfig {
   std::string prompt_pattern;
   std::optional<int64_t> max_samples;
   std::string chat_template = "auto", train_on = "assistant", thinking = "keep", long_samples = "cut";
-  std::string text_split = "document";
+  std::string empty_records = "error", text_split = "document";
   int64_t image_tokens = 0;  // plan without data: of a block's images
   std::string image_dir;     // empty: the folder of each file of data
   std::string image_cache = "auto";

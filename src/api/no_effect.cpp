@@ -117,6 +117,7 @@ std::vector<std::string> options_without_effect(const JobConfig& options, const 
   if (circumstances.shows_no_image)
     for (const char* key : {"image_min_pixels", "image_max_pixels", "max_slices"})
       reasons.emplace_back(key, "there is no " + option_name("image"));
+  if (circumstances.reads_no_prompts) reasons.emplace_back("empty_records", "there is no file of prompts");
   if (circumstances.draws_nothing && options.init != "random") reasons.emplace_back("seed", "nothing is drawn");
   if (circumstances.evaluates && options.objective == "sft")
     reasons.emplace_back("label_smoothing", "the loss of eval is the cross-entropy alone");
@@ -124,9 +125,9 @@ std::vector<std::string> options_without_effect(const JobConfig& options, const 
     for (const char* key : {"sequence_length", "long_samples", "packing"})
       reasons.emplace_back(key, "samples are shown whole");
   if (circumstances.shows_text)
-    for (const char* key : {"objective", "data_format", "columns", "roles", "prompt", "max_samples", "template",
-                            "train_on", "thinking", "sequence_length", "long_samples", "packing", "text_split",
-                            "image_dir", "image_min_pixels", "image_max_pixels", "max_slices"})
+    for (const char* key : {"objective", "data_format", "columns", "roles", "prompt", "max_samples", "empty_records",
+                            "template", "train_on", "thinking", "sequence_length", "long_samples", "packing",
+                            "text_split", "image_dir", "image_min_pixels", "image_max_pixels", "max_slices"})
       reasons.emplace_back(key, option_name("text") + " shows bare text");
   // A job file is written for training; other commands are not expected to use all of it.
   const bool for_others_too = !circumstances.cut && !circumstances.kinds;

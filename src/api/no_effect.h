@@ -17,6 +17,7 @@ struct Circumstances {
   bool draws_nothing = false;          // without random numbers: eval, and generate without a temperature
   bool evaluates = false;              // eval: nothing is trained
   bool shows_no_image = false;         // generate and chat without --image
+  bool reads_no_prompts = false;       // generate without a file of prompts
 };
 
 // Returns whether an option is on the command line, or in a job file with a value other than its default.

@@ -51,6 +51,9 @@ std::vector<OptionSpec> data_specs() {
                  "what roles of the file are: human=user,bot=assistant; or system, tool, developer"),
       prompt_option(),
       open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
+      word_option("empty_records", &O::empty_records, {"error", "skip"},
+                  "records with a null, as an empty cell of a table is, in a field that they need; skip: left out, and "
+                  "counted"),
       list_option(
           "validation", &O::validation,
           "held-out files or directories, each with metrics under its name, or a fraction of data such as 0.02"),

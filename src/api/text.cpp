@@ -16,6 +16,10 @@ namespace snug {
 
 namespace fs = std::filesystem;
 
+EmptyRecords empty_records(const JobConfig& options) {
+  return options.empty_records == "skip" ? EmptyRecords::Skip : EmptyRecords::Error;
+}
+
 DataOptions data_options(const JobConfig& options, const std::vector<std::string>& files, int64_t vocabulary,
                          PromptFormat format, std::function<void(const std::string&)> note) {
   DataOptions data;
@@ -42,6 +46,7 @@ DataOptions data_options(const JobConfig& options, const std::vector<std::string
         "of those behind it",
         option_name("train_on"));
   data.max_samples = options.max_samples;
+  data.empty_records = empty_records(options);
   data.vocabulary = vocabulary;
   return data;
 }

@@ -36,6 +36,9 @@ auto at_place(const std::string& place, F&& f) {
   }
 }
 
+// Returns what becomes of records that have a null field where they need a value.
+EmptyRecords empty_records(const JobConfig& options);
+
 // Returns where samples come from and how they are rendered. `files` stands in for `data` (validation files). `note` is
 // called with a line for each thing to report: here for directories, by the reader for files.
 DataOptions data_options(const JobConfig& options, const std::vector<std::string>& files, int64_t vocabulary,

@@ -22,6 +22,7 @@
 #include "cli/commands.h"
 #include "cli/prompt_images.h"
 #include "cli/reply_text.h"
+#include "data/null_fields.h"
 #include "data/record_keys.h"
 #include "format/json.h"
 #include "format/model_path.h"
@@ -65,11 +66,12 @@ std::string prompt_of(const JsonObject& record, std::map<std::string, int64_t>& 
       if (is_among(key, names)) record.fail(key, expected);
     ++ignored[key];
   }
+  if (record.value().contains("prompt") && !record.has("prompt")) refuse_null(record, "prompt");
   return record.string("prompt");
 }
 
-// Returns the prompts of the command line and of the file; `note` is what to say of the file, empty for nothing.
-std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
+// Returns the prompts of the command line and of the file; what is to be said of the file is added to `notes`.
+std::vector<Prompt> read_prompts(const JobConfig& options, const CommandFlags& flags, std::vector<std::string>& notes) {
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) prompts.push_back({text, fmt::format("--prompt '{}'", text)});
   if (flags.prompts_file.empty()) return prompts;
@@ -78,15 +80,29 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
   record_options.text_split = TextSplit::Line;
   RecordReader reader(flags.prompts_file, std::move(record_options));
   std::map<std::string, int64_t> ignored;
+  NullCounter empty(flags.prompts_file);
+  std::string refused;
+  int64_t records = 0;
   for (Record record; reader.next(record); record = {}) {
-    if (reader.json()) {
-      const Json object = parse_json(record.text, record.place, record.line);
-      prompts.push_back({prompt_of(JsonObject(object, record.place), ignored), record.place});
-    } else {
+    records++;
+    if (!reader.json()) {
       prompts.push_back({record.text, record.place});
+      continue;
+    }
+    const Json object = parse_json(record.text, record.place, record.line);
+    try {
+      prompts.push_back({prompt_of(JsonObject(object, record.place), ignored), record.place});
+    } catch (const NullFieldError& error) {
+      if (empty.count() == 0) refused = error.what();
+      empty.add(record.place, is_all_null(object));
     }
   }
-  if (!ignored.empty()) note = ignored_keys_text(flags.prompts_file, ignored);
+  if (empty.count() > 0 && empty_records(options) == EmptyRecords::Error) empty.refuse(refused);
+  if (empty.count() > 0) notes.push_back(empty.line(records));
+  if (prompts.empty())
+    user_error("{}, expected at least one",
+               notes.empty() ? flags.prompts_file + ": found no prompt" : notes.front() + ": found no other prompt");
+  if (!ignored.empty()) notes.push_back(ignored_keys_text(flags.prompts_file, ignored));
   return prompts;
 }
 
@@ -252,10 +268,8 @@ int merge_command(JobConfig options, const CommandFlags& flags) {
 
 int generate_command(JobConfig options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("generate");
-  std::string note;
-  const std::vector<Prompt> prompts = read_prompts(flags, note);
-  if (prompts.empty() && !flags.prompts_file.empty())
-    user_error("{}: found no prompt, expected at least one", flags.prompts_file);
+  std::vector<std::string> notes;
+  const std::vector<Prompt> prompts = read_prompts(options, flags, notes);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   require_logits(options);
   const PromptEncoder encoder(options, flags.system);
@@ -265,7 +279,7 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
   JobSpec spec = make_job(options, Purpose::Generate);
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
-    if (!note.empty()) say_lines({note});
+    say_lines(notes);
   }
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
@@ -280,8 +294,9 @@ int generate_command(JobConfig options, const CommandFlags& flags) {
   if (!comm || comm->topology().rank == 0) {
     say_lines(
         position_notes(planned.spec.cache_positions, "the longest prompt with --max-new-tokens:", planned.spec.model));
-    say_lines(options_without_effect(
-        options, {.draws_nothing = flags.sampling.temperature == 0, .shows_no_image = images.empty()}));
+    say_lines(options_without_effect(options, {.draws_nothing = flags.sampling.temperature == 0,
+                                               .shows_no_image = images.empty(),
+                                               .reads_no_prompts = flags.prompts_file.empty()}));
   }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},

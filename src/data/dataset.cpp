@@ -121,6 +121,17 @@ void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOp
   }
 }
 
+// Counts the records that have a null field where they need a value.
+void count_nulls(const std::vector<Record>& records, const SampleMaker& maker, NullCounter& counter) {
+  std::vector<SampleMaker::Nulls> nulls(records.size());
+  parallel_for(std::ssize(records), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    nulls[i] = maker.nulls_of(records[i]);
+  });
+  for (size_t i = 0; i < records.size(); i++)
+    if (nulls[i] != SampleMaker::Nulls::None) counter.add(records[i].place, nulls[i] == SampleMaker::Nulls::All);
+}
+
 // Refuses a record for what made an error of it; one that has a null field with all others of the file that have one.
 [[noreturn]] void refuse_record(const std::exception_ptr& error, const std::filesystem::path& path,
                                 const SampleMaker& maker, std::vector<Record> records, RecordReader& reader,
@@ -128,9 +139,9 @@ void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOp
   try {
     std::rethrow_exception(error);
   } catch (const NullFieldError& first) {
-    NullCounter counter(path, maker);
+    NullCounter counter(path);
     while (!records.empty()) {
-      counter.count(records);
+      count_nulls(records, maker, counter);
       call(options.heartbeat);
       records = read_lot(reader, left).records;
       left -= static_cast<int64_t>(records.size());
@@ -139,25 +150,27 @@ void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOp
   }
 }
 
-// Settles a file's shape by its first record. Where that has a null field, the next one without says what the others
-// would have to be, so that those that have one too are counted.
-void look_at_first(const std::filesystem::path& path, const std::vector<Record>& lot, SampleMaker& maker,
-                   RecordReader& reader, int64_t left, const DataOptions& options) {
-  try {
-    maker.look_at(path, lot[0], reader.json());
-  } catch (const NullFieldError&) {
-    const std::exception_ptr refused = std::current_exception();
-    const auto tells = [&](const Record& record) {
-      try {
-        maker.look_at(path, record, reader.json());
-        return true;
-      } catch (const UserError&) {
-        return false;
-      }
-    };
-    if (std::ranges::none_of(lot, tells)) std::rethrow_exception(refused);
-    refuse_record(refused, path, maker, lot, reader, left, options);
-  }
+// Settles a file's shape by the first record of a lot that has no null field where it needs a value; returns false if
+// all have one and are left out. Where they are refused it says what the others have to be, so that all are counted.
+bool settle_shape(const std::filesystem::path& path, const std::vector<Record>& lot, SampleMaker& maker,
+                  RecordReader& reader, int64_t left, const DataOptions& options) {
+  const bool skips = options.empty_records == EmptyRecords::Skip;
+  std::exception_ptr refused;
+  const auto tells = [&](const Record& record) {
+    try {
+      maker.look_at(path, record, reader.json());
+      return true;
+    } catch (const NullFieldError&) {
+      if (!refused) refused = std::current_exception();
+    } catch (const UserError&) {
+      if (!refused || skips) throw;
+    }
+    return false;
+  };
+  const bool settled = std::ranges::any_of(lot, tells);
+  if (!refused || skips) return settled;
+  if (!settled) std::rethrow_exception(refused);
+  refuse_record(refused, path, maker, lot, reader, left, options);
 }
 
 void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options, SeenNames& names,
@@ -165,15 +178,24 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
   RecordReader reader(path, record_options(options));
   int64_t left = options.max_samples.value_or(INT64_MAX);
   SeenKeys seen(maker.named());
-  for (bool first = true; left > 0; first = false) {
+  NullCounter empty(path);
+  int64_t records = 0;
+  for (bool first = true, settled = false; left > 0; first = false) {
     const auto [lot, error] = read_lot(reader, left);
     if (lot.empty() && error) std::rethrow_exception(error);
     if (lot.empty() && first) user_error("{}: found no sample, expected at least one", path.string());
     if (lot.empty()) break;
     if (first && options.note && !reader.note().empty()) options.note(reader.note());
-    if (first) look_at_first(path, lot, maker, reader, left - static_cast<int64_t>(lot.size()), options);
+    left -= std::ssize(lot);
+    records += std::ssize(lot);
+    settled = settled || settle_shape(path, lot, maker, reader, left, options);
+    if (!settled) {
+      for (const Record& record : lot) empty.add(record.place, false);
+      call(options.heartbeat);
+      if (error) std::rethrow_exception(error);
+      continue;
+    }
     if (names.records == 0) names.first_keys = maker.keys();
-    left -= static_cast<int64_t>(lot.size());
     std::vector<Made> made(lot.size());
     std::vector<std::exception_ptr> errors(lot.size());
     parallel_for(static_cast<int64_t>(lot.size()), [&, &lot = lot](int64_t index) {
@@ -187,6 +209,10 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     call(options.heartbeat);
     for (size_t i = 0; i < lot.size(); ++i) {
       if (errors[i]) refuse_record(errors[i], path, maker, lot, reader, left, options);
+      if (made[i].is_empty) {
+        empty.add(lot[i].place, false);
+        continue;
+      }
       seen.add(made[i]);
       add_to(names.fields, made[i].occurs);
       add_to(names.roles, made[i].has_role);
@@ -195,6 +221,9 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     }
     if (error) std::rethrow_exception(error);
   }
+  if (empty.count() > 0 && empty.count() == records)
+    user_error("{}; expected one that has what it needs", empty.line(records));
+  if (empty.count() > 0 && options.note) options.note(empty.line(records));
   if (reader.json()) seen.say_of_keys(path.string(), options);
   seen.say_of_ends(path.string(), options);
   seen.say_of_answers(path.string(), options);
@@ -392,7 +421,7 @@ Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
 
 namespace {
 
-// Returns where each record of a file begins; nothing unless it has as many as it had samples.
+// Returns where each record of a file begins that is not left out; nothing unless it has as many as it had samples.
 std::vector<std::string> places_in_file(const std::filesystem::path& path, const DataOptions& options,
                                         uint64_t samples) {
   constexpr uint64_t kMostBytes = uint64_t{256} << 20;
@@ -400,9 +429,22 @@ std::vector<std::string> places_in_file(const std::filesystem::path& path, const
   try {
     if (std::filesystem::file_size(path) > kMostBytes) return {};
     RecordReader reader(path, record_options(options));
-    const auto most = static_cast<uint64_t>(options.max_samples.value_or(INT64_MAX));
-    for (Record record; places.size() < std::min(most, samples + 1) && reader.next(record);)
-      places.push_back(record.place);
+    const TextEncoder none;
+    SampleMaker maker(options, &none);
+    bool settled = false;
+    const auto is_left_out = [&](const Record& record) {
+      if (options.empty_records == EmptyRecords::Error) return false;
+      try {
+        if (!settled) maker.look_at(path, record, reader.json());
+        settled = true;
+      } catch (const NullFieldError&) {
+        return true;
+      }
+      return maker.nulls_of(record) != SampleMaker::Nulls::None;
+    };
+    int64_t left = options.max_samples.value_or(INT64_MAX);
+    for (Record record; left > 0 && places.size() <= samples && reader.next(record); left--)
+      if (!is_left_out(record)) places.push_back(record.place);
   } catch (const UserError&) {
     return {};
   } catch (const std::filesystem::filesystem_error&) {

@@ -41,6 +41,10 @@ TextEncoder encoder_of(const Tokenizer& tokenizer);
 
 enum class TrainOn { Assistant, All };
 
+// Says what becomes of a record that has a null field, as an empty cell of a table is, where its shape needs a value:
+// an error, or it is left out, and a note counts such.
+enum class EmptyRecords { Error, Skip };
+
 struct DataOptions {
   std::vector<std::filesystem::path> files;  // read in this order
   std::optional<DataFormat> format;          // nothing: by the keys of each file's first record
@@ -48,7 +52,8 @@ struct DataOptions {
   PromptFormat prompt_format;  // used only for conversations; a filled pattern is a user's turn
   TrainOn train_on = TrainOn::Assistant;
   Thinking thinking = Thinking::Keep;  // Last only where only replies carry loss
-  std::optional<int64_t> max_samples;  // the most records read of each file, from its beginning
+  std::optional<int64_t> max_samples;  // the most records read of each file, from its beginning, also empty ones
+  EmptyRecords empty_records = EmptyRecords::Error;
   TextSplit text_split = TextSplit::Document;
   int64_t vocabulary = 0;              // ids must lie below it
   std::optional<ImageInput> images{};  // nothing: the model takes none, and records with images are refused

@@ -77,14 +77,15 @@ void visit_fields(R& input, Visit&& visit) {
 // which dataset_key() adds them), and what is called while they are read.
 template <RecordOf<DataOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
-  auto& [files, format, shape, prompt_format, train_on, thinking, max_samples, text_split, vocabulary, images,
-         image_dir, heartbeat, take, note] = options;
+  auto& [files, format, shape, prompt_format, train_on, thinking, max_samples, empty_records, text_split, vocabulary,
+         images, image_dir, heartbeat, take, note] = options;
   visit("format", format);
   visit("shape", shape);
   visit("prompt_format", prompt_format);
   visit("train_on", train_on);
   visit("thinking", thinking);
   visit("max_samples", max_samples);
+  visit("empty_records", empty_records);
   visit("text_split", text_split);
   visit("vocabulary", vocabulary);
   visit("images", images);

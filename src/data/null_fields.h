@@ -1,14 +1,15 @@
-// Says at once which records of a file have a null field where their shape needs a value, as empty rows of tables do.
+// Counts the records of a file that have a null field where their shape needs a value, as empty rows of tables do.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "data/records.h"
-#include "data/sample_maker.h"
+#include "format/json.h"
 
 namespace snug {
 
@@ -19,24 +20,28 @@ struct NullFieldError : UserError {
 // Throws it.
 [[noreturn]] void refuse_null(const JsonObject& object, std::string_view key);
 
-// Refers to its arguments, which must outlive it.
+// Returns whether an object has no value but null.
+bool is_all_null(const Json& object);
+
 class NullCounter {
  public:
-  NullCounter(const std::filesystem::path& file, const SampleMaker& maker) : file_(file), maker_(maker) {}
+  explicit NullCounter(std::filesystem::path file) : file_(std::move(file)) {}
 
-  // Adds the next records of the file.
-  void count(std::span<const Record> records);
+  // Adds a record, by its place for messages, and whether all its fields are null.
+  void add(const std::string& place, bool all_null);
+  int64_t count() const { return count_; }
   // Throws NullFieldError: `first`, the message on the first such record, with how many there are and where the first
-  // ones are, and, where these are rows without anything in them, a command that leaves them out.
+  // ones are, and whether they have any value at all.
   [[noreturn]] void refuse(const std::string& first) const;
+  // Returns the line that says of so many records which are left out.
+  std::string line(int64_t records) const;
 
  private:
-  std::string place_in_file(const std::string& place) const;
+  std::string places() const;
 
-  const std::filesystem::path& file_;
-  const SampleMaker& maker_;
-  size_t count_ = 0;
-  bool all_empty_ = true;
+  std::filesystem::path file_;
+  int64_t count_ = 0;
+  bool all_null_ = true;
   std::vector<std::string> named_;
 };
 

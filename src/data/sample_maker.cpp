@@ -107,7 +107,7 @@ SampleMaker::Nulls SampleMaker::nulls_of(const Record& record) const {
   if (!json_) return Nulls::None;
   try {
     Json json = parse_json(record.text, record.place, record.line);
-    const bool all = json.is_object() && std::ranges::all_of(json, [](const Json& value) { return value.is_null(); });
+    const bool all = is_all_null(json);
     try {
       read_written_messages(json, options_.shape);
       read_example(json, format_, shape_, record.place, record.text);
@@ -125,7 +125,13 @@ Made SampleMaker::make(const Record& record) const {
   if (json_) {
     Json json = parse_json(record.text, record.place, record.line);
     read_written_messages(json, options_.shape);
-    example = read_example(json, format_, shape_, record.place, record.text);
+    try {
+      example = read_example(json, format_, shape_, record.place, record.text);
+    } catch (const NullFieldError&) {
+      if (options_.empty_records == EmptyRecords::Error) throw;
+      made.is_empty = true;
+      return made;
+    }
     for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
     for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));
     made.has_mask = std::holds_alternative<Conversation>(example.content) && has_in_messages("mask", json);

@@ -18,9 +18,11 @@ class SampleMaker {
  public:
   SampleMaker(const DataOptions& options, const TextEncoder* encoder);
 
-  // Settles, by the first record of a file, what the others must be. The JSON of plain text is not examined.
+  // Settles, by the first record of a file, what the others must be. The JSON of plain text is not examined. Throws
+  // NullFieldError (data/null_fields.h) for a record that does not say, as a field that it needs is null.
   void look_at(const std::filesystem::path& file, const Record& first, bool json);
-  // Returns what a record becomes. It is called from many threads at once.
+  // Returns what a record becomes. It is called from many threads at once. Throws NullFieldError for a null field that
+  // it needs, unless such records are left out.
   Made make(const Record& record) const;
   // Says what make() would refuse a record for: a field that is null, or that all of them are. Other faults are None.
   enum class Nulls { None, Some, All };

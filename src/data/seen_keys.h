@@ -14,6 +14,7 @@ namespace snug {
 // Holds what a record becomes.
 struct Made {
   std::vector<Sample> samples;
+  bool is_empty = false;             // a field that it needs is null, and it is left out
   std::vector<std::string> ignored;  // keys
   std::vector<bool> occurs;          // by field that options name
   std::vector<bool> has_role;        // by role that options name

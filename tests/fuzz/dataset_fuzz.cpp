@@ -36,6 +36,7 @@ snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file, c
   if (kind & 16) options.train_on = snug::TrainOn::All;
   if (kind & 128 && !(kind & 16)) options.thinking = snug::Thinking::Last;
   options.text_split = static_cast<snug::TextSplit>(kind % 3);
+  options.empty_records = static_cast<snug::EmptyRecords>(kind % 2);
   if (!(kind & 16)) options.shape.samples = static_cast<snug::Samples>(bytes.size() % 4);
   if (bytes.size() & 4) {
     // Bytes that texts hardly have are the marks of images.
