@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes docs/fits.md: what can be trained on cards of 8 to 80 GB, and how fast, as `snug plan` says.
+"""Writes the table of docs/fits.md: what can be trained on cards of 8 to 80 GB, and how fast, as `snug plan` says.
 
     make_fits_table.py [--snug build/cpu-release/snug]
 
-Each cell is a plan of its own: the fastest arrangement that fits, with its forecast. Takes half an hour or more.
+Each cell is a plan of its own: the fastest arrangement that fits, with its forecast. Takes half an hour or more. What
+stands above and below the table is written by hand and stays.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import pathlib
 import subprocess
 import tempfile
 
+PAGE = pathlib.Path("docs/fits.md")
 CARDS = [("8 GB", "RTX4080", "8GB"), ("16 GB", "RTX4080", ""), ("24 GB", "RTX4090", ""), ("48 GB", "L40S", ""),
          ("80 GB", "H100", "")]
 HOST, DISK, LENGTH, BATCH = "64GiB", "500GB", 2048, 16
@@ -48,17 +50,22 @@ def cell(snug, model, machine, memory, method):
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
+def with_table(page, table):
+    """The page with the lines of its one table, from the first to the last that begin with a bar, replaced."""
+    lines = page.splitlines()
+    rows = [number for number, line in enumerate(lines) if line.startswith("|")]
+    if not rows or rows != list(range(rows[0], rows[-1] + 1)):
+        raise SystemExit(f"{PAGE}: found {'no' if not rows else 'more than one'} table, expected one to replace")
+    return "\n".join(lines[:rows[0]] + table + lines[rows[-1] + 1:]) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snug", type=pathlib.Path, default=pathlib.Path("build/cpu-release/snug"))
     snug = parser.parse_args().snug.resolve()
-    # What is said of single numbers stands above the table, by hand.
-    lines = ["# What fits", "",
-             "What one card trains, in tokens/s as `snug plan` forecasts it: the fastest arrangement that fits, with what is too "
-             "much", f"for the card on a host of {HOST} or {DISK} of disk. Blocks of {LENGTH} tokens, {BATCH} a step; –: nothing "
-             "fits;", "8 GB: an RTX 4080 of whose memory half may be used. Written by `scripts/make_fits_table.py`; `snug plan` "
-             "says it of", "any other job, to the byte.", "",
-             "| model | trained | " + " | ".join(f"{name} ({machine})" for name, machine, _ in CARDS) + " |",
+    page = PAGE.read_text()
+    with_table(page, [])  # refuses now what would be refused after the work
+    lines = ["| model | trained | " + " | ".join(f"{name} ({machine})" for name, machine, _ in CARDS) + " |",
              "|---|---|" + "--:|" * len(CARDS)]
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, *shape) in enumerate(MODELS):
@@ -68,7 +75,7 @@ def main():
                 cells = [cell(snug, model, machine, memory, options) for _, machine, memory in CARDS]
                 lines.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
                 print(lines[-1], flush=True)
-    pathlib.Path("docs/fits.md").write_text("\n".join(lines) + "\n")
+    PAGE.write_text(with_table(page, lines))
 
 
 if __name__ == "__main__":
