@@ -173,7 +173,8 @@ TEST_F(TerminalCli, AStatusLineStandsBelowAllThatIsSaid) {
   const Words words = job("train", {"--log-every", "3", "--max-steps", "30"});
   const Screen screen = run_at_terminal(words, 120);
   EXPECT_THAT(screen.overwritten,
-              ::testing::Contains(MatchesRegex("step 1/30  .*left  loss .* tokens/s  device .* of .* GiB.*")));
+              ::testing::Contains(
+                  MatchesRegex("step 1/30  .*left  loss .* tokens/s  device .* of .* GiB.*  process 0[.][0-9]+ GiB")));
   EXPECT_THAT(screen.overwritten, ::testing::Contains(MatchesRegex("step 7/30  .*left  loss .* [(][-+]0[.].*")));
   std::vector<std::string> shown, piped;
   for (const std::string& line : screen.lines) shown.push_back(without_numbers(line));

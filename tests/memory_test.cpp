@@ -1,22 +1,13 @@
 #include "base/memory.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <memory>
 #include <thread>
 #include <vector>
 
 namespace snug {
 namespace {
-
-uint64_t resident_bytes() {
-  std::ifstream in("/proc/self/statm");
-  uint64_t all = 0, resident = 0;
-  in >> all >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kKeepsFreed = true;
@@ -33,14 +24,20 @@ std::vector<Piece> pieces() {
   return made;
 }
 
+TEST(Memory, WhatIsTouchedIsResident) {
+  const uint64_t before = resident_memory();
+  const std::vector<char> touched(64 << 20, 'x');
+  EXPECT_GE(resident_memory() + (4 << 20), before + touched.size());
+}
+
 // Pieces that the C library does not give back one by one, below one that stays.
 TEST(Memory, WhatWasFreedGoesBackToTheSystem) {
   if (kKeepsFreed) GTEST_SKIP() << "sanitizers keep what is freed";
   std::vector<Piece> all = pieces();
   all.erase(all.begin(), all.end() - 1);
-  const uint64_t before = resident_bytes();
+  const uint64_t before = resident_memory();
   give_back_freed_memory();
-  EXPECT_LT(resident_bytes() + kPiece * kPieces * 3 / 4, before);
+  EXPECT_LT(resident_memory() + kPiece * kPieces * 3 / 4, before);
 }
 
 // Once a large block was freed the C library would keep twice as much in each heap.
@@ -48,9 +45,9 @@ TEST(Memory, AThreadLeavesLittleOfWhatItFreed) {
   if (kKeepsFreed) GTEST_SKIP() << "sanitizers keep what is freed";
   std::make_unique<std::vector<char>>(24 << 20, 'x').reset();
   keep_little_freed_memory();
-  const uint64_t before = resident_bytes();
+  const uint64_t before = resident_memory();
   std::thread([] { pieces(); }).join();
-  EXPECT_LT(resident_bytes(), before + (8u << 20));
+  EXPECT_LT(resident_memory(), before + (8u << 20));
 }
 
 }  // namespace

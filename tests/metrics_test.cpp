@@ -222,11 +222,14 @@ TEST(Metrics, AStatusSaysLossRateAndMemoryBesideThePlan) {
   LossTrend trend;
   StepMetrics metrics = step(3);
   metrics.device_bytes = 3'000'000'000;
-  EXPECT_EQ(status_text(metrics, trend, 3'221'225'472, 0), "loss 1.5000  400 tokens/s  device 2.79 of 3.00 GiB");
+  EXPECT_EQ(status_text(metrics, trend, 3'221'225'472, 0, {}), "loss 1.5000  400 tokens/s  device 2.79 of 3.00 GiB");
   for (const double loss : {2.0, 2.0, 1.75, 1.75}) trend.add(loss);
   metrics.host_bytes = uint64_t{1} << 30;
-  EXPECT_EQ(status_text(metrics, trend, 3'221'225'472, uint64_t{1} << 30),
-            "loss 1.5000 (-0.2500)  400 tokens/s  device 2.79 of 3.00 GiB  host 1.00 of 1.00 GiB");
+  EXPECT_EQ(
+      status_text(metrics, trend, 3'221'225'472, uint64_t{1} << 30, {uint64_t{7} << 29, uint64_t{5} << 28}),
+      "loss 1.5000 (-0.2500)  400 tokens/s  device 2.79 of 3.00 GiB (driver: 3.50)  host 1.00 of 1.00 GiB  process "
+      "1.25 GiB")
+      << "with what driver and kernel count";
 }
 
 }  // namespace

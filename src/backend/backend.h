@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "program/program.h"
@@ -57,6 +58,9 @@ class Backend {
   // Copy bytes of a space to the caller, and from the caller, when nothing runs.
   virtual void read(void* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }
   virtual void write(std::byte* to, const void* from, uint64_t bytes) { std::memcpy(to, from, bytes); }
+  // Returns how many bytes of the device's memory all processes take together, as its driver counts them; nothing where
+  // the device has no memory of its own.
+  virtual std::optional<uint64_t> device_bytes_taken() const { return std::nullopt; }
   // Returns null if launches do their work before they return.
   virtual Streams* streams() { return nullptr; }
 };

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -102,6 +103,12 @@ bool process_limits_leave(uint64_t bytes) {
 uint64_t free_memory() { return std::ranges::min(memory_limits(), {}, &MemoryLimit::left).left; }
 
 uint64_t total_memory() { return read_field("/proc/meminfo", "MemTotal:").value_or(0) << 10; }
+
+uint64_t resident_memory() {
+  std::ifstream in("/proc/self/statm");
+  uint64_t all = 0, resident = 0;  // pages
+  return in >> all >> resident ? resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
 
 std::optional<uint64_t> group_memory_limit() {
   std::optional<uint64_t> least;

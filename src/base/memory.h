@@ -32,6 +32,10 @@ uint64_t free_memory();
 // Returns the machine's memory, whoever uses it (/proc/meminfo); 0 if that is not known.
 uint64_t total_memory();
 
+// Returns the bytes of this process that are in memory, as the kernel counts them (/proc/self/statm); 0 if that is not
+// known.
+uint64_t resident_memory();
+
 // Returns the least limit that the control groups around this process set; nothing if none does.
 std::optional<uint64_t> group_memory_limit();
 

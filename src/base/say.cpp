@@ -27,8 +27,6 @@ std::string status;
 
 constexpr std::string_view kClearLine = "\r\033[K";
 
-bool says_to_terminal() { return !sink_of_lines && log_format() == LogFormat::Text && isatty(STDERR_FILENO) == 1; }
-
 // Returns how many columns the terminal has, or 80 if it does not say.
 size_t terminal_columns() {
   winsize size{};
@@ -64,8 +62,10 @@ void say(std::string_view text) {
   write(fmt::format("{}{}{}", kClearLine, text, status));
 }
 
+bool shows_status() { return !sink_of_lines && log_format() == LogFormat::Text && isatty(STDERR_FILENO) == 1; }
+
 void show_status(std::string_view line) {
-  if (!says_to_terminal()) return;
+  if (!shows_status()) return;
   const std::lock_guard lock(of_status);
   if (line.empty() && status.empty()) return;
   status = line.substr(0, terminal_columns() - 1);  // the last column would begin a line on some

@@ -23,6 +23,8 @@ void say_lines(const std::vector<std::string>& lines);
 // Shows a line at the bottom of a terminal, cut to its width, below all lines that are said until another one is shown;
 // an empty one ends that. Nothing is shown in a pipe, to a sink and in a JSON log.
 void show_status(std::string_view line);
+// Returns whether such a line is shown.
+bool shows_status();
 
 // Says in which form all of this process is said: as it is; or a JSON object a line, events as they are (base/event.h)
 // and every line of other text as {"event": "note", "message": LINE}. It is set before a job.

@@ -122,16 +122,18 @@ std::optional<double> LossTrend::change() const {
   return change / static_cast<double>(count);
 }
 
-std::string status_text(const StepMetrics& m, const LossTrend& trend, uint64_t planned_device, uint64_t planned_host) {
-  constexpr double kGiB = 0x1p30;
-  const auto memory = [](const char* space, uint64_t bytes, uint64_t planned) {
-    return fmt::format("  {} {:.2f} of {:.2f} GiB", space, static_cast<double>(bytes) / kGiB,
-                       static_cast<double>(planned) / kGiB);
-  };
+std::string status_text(const StepMetrics& m, const LossTrend& trend, uint64_t planned_device, uint64_t planned_host,
+                        const CountedMemory& counted) {
+  const auto gib = [](uint64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) / 0x1p30); };
   const std::optional<double> change = trend.change();
-  return fmt::format("loss {:.4f}{}  {:.0f} tokens/s{}{}", m.loss, change ? fmt::format(" ({:+.4f})", *change) : "",
-                     static_cast<double>(m.tokens) / m.step_seconds, memory("device", m.device_bytes, planned_device),
-                     m.host_bytes + planned_host > 0 ? memory("host", m.host_bytes, planned_host) : "");
+  std::string text =
+      fmt::format("loss {:.4f}{}  {:.0f} tokens/s", m.loss, change ? fmt::format(" ({:+.4f})", *change) : "",
+                  static_cast<double>(m.tokens) / m.step_seconds);
+  text += fmt::format("  device {} of {} GiB", gib(m.device_bytes), gib(planned_device));
+  if (counted.device) text += fmt::format(" (driver: {})", gib(*counted.device));
+  if (m.host_bytes + planned_host > 0) text += fmt::format("  host {} of {} GiB", gib(m.host_bytes), gib(planned_host));
+  if (counted.process > 0) text += fmt::format("  process {} GiB", gib(counted.process));
+  return text;
 }
 
 std::string format_duration(double seconds) {

@@ -84,10 +84,16 @@ class LossTrend {
   std::deque<double> losses_;  // the last twenty
 };
 
+// Holds memory as others count it, who know nothing of a plan.
+struct CountedMemory {
+  std::optional<uint64_t> device{};  // taken of a card by all processes: its driver
+  uint64_t process = 0;              // of this process with all its ranks, the program itself among it: the kernel
+};
+
 // Returns what the status line of a run says of a step: loss and its trend, rate, and memory beside the bytes that were
-// planned, of the device and, where something is there, of the host.
+// planned, of the device and, where something is there, of the host; and what others count of it.
 std::string status_text(const StepMetrics& metrics, const LossTrend& trend, uint64_t planned_device,
-                        uint64_t planned_host);
+                        uint64_t planned_host, const CountedMemory& counted);
 
 // Returns a duration such as "4 min 05 s".
 std::string format_duration(double seconds);

@@ -179,6 +179,7 @@ TensorView Session::view(const Operand& operand, std::vector<std::byte>& bytes) 
 }
 
 uint64_t Session::arena_bytes(Space space) const { return arena_->bytes(space); }
+std::optional<uint64_t> Session::device_bytes_taken() const { return backend_->device_bytes_taken(); }
 
 void Session::agree(std::string_view what, uint64_t value) {
   if (comm_) comm_->agree(what, value);

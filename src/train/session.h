@@ -52,6 +52,8 @@ class Session {
   // Returns such bytes, copied into `bytes` from whatever space they are in.
   TensorView view(const Operand& operand, std::vector<std::byte>& bytes);
   uint64_t arena_bytes(Space space) const;
+  // Returns what the driver counts as taken of the device (Backend::device_bytes_taken()).
+  std::optional<uint64_t> device_bytes_taken() const;
 
   // Notes when the ops of the next `steps` training steps run; of fewer steps if these have very many ops.
   void start_trace(int64_t steps);

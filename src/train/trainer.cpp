@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/option_name.h"
+#include "base/say.h"
 #include "plan/lowering/fingerprint.h"
 
 namespace snug {
@@ -276,8 +277,10 @@ Ending Trainer::run() {
             ? fmt::format("  held-out loss {:.4f}{}", *metrics_.eval_loss, preferences_text(metrics_.others, "eval_"))
             : std::string());
     trend.add(metrics_.loss);
-    progress.update(number, status_text(metrics_, trend, options_.planned[index(Space::Device)],
-                                        options_.planned[index(Space::Host)]));
+    if (reports && shows_status())
+      progress.update(number, status_text(metrics_, trend, options_.planned[index(Space::Device)],
+                                          options_.planned[index(Space::Host)],
+                                          {session_.device_bytes_taken(), resident_memory()}));
     if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
       std::string lines = fmt::format("step {}/{}  {}", number, options_.steps, line);
       if (metrics_.eval_loss)

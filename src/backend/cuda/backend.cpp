@@ -303,6 +303,13 @@ void CudaBackend::write(std::byte* to, const void* from, uint64_t bytes) {
   check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "writing to an arena");
 }
 
+std::optional<uint64_t> CudaBackend::device_bytes_taken() const {
+  size_t free = 0, total = 0;
+  state_->streams.use_here();
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for the device's memory");
+  return total - free;
+}
+
 Streams* CudaBackend::streams() { return &state_->streams; }
 
 }  // namespace snug

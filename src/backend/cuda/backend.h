@@ -31,6 +31,7 @@ class CudaBackend : public Backend {
   Launch bind(const Op& op, std::span<const TensorView> views) override;
   void read(void* to, const std::byte* from, uint64_t bytes) override;
   void write(std::byte* to, const void* from, uint64_t bytes) override;
+  std::optional<uint64_t> device_bytes_taken() const override;
   Streams* streams() override;
 
  protected:
