@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <tuple>
 
 #include "base/option_name.h"
 #include "base/parallel.h"
@@ -83,6 +84,14 @@ Evaluator::Evaluator(const JobSpec& spec, const Choices& choices, const OpFacts&
       heartbeat_(heartbeat),
       cuts_(open_cuts(spec.cut, choices)) {
   for (const int stage : open_stages(choices)) memory_options_[stage] = open_memory_options(choices, stage, spec.table);
+}
+
+std::vector<Cut> Evaluator::cuts_for_other_order(int64_t fastest_passes, bool reads_disk) const {
+  std::vector<Cut> cuts = cuts_;
+  std::ranges::stable_sort(cuts, {}, [&](const Cut& cut) {
+    return std::tuple(reads_disk && cut.passes == 1, cut.passes != fastest_passes, cut.passes);
+  });
+  return cuts;
 }
 
 std::vector<int> Evaluator::stages() const {

@@ -37,6 +37,10 @@ class Evaluator {
             const Heartbeat& heartbeat);
 
   const std::vector<Cut>& cuts() const { return cuts_; }  // left open by the choices, the smallest passes first
+  // Returns them as another order of the step is searched, which may end before all are tried: that of the fastest so
+  // far, of so many passes, comes first; of the others, those with few passes compile soonest. Where weights lie on the
+  // disk a single pass comes last: layer by layer, more passes read as little and keep fewer activations.
+  std::vector<Cut> cuts_for_other_order(int64_t fastest_passes, bool reads_disk) const;
   std::vector<int> stages() const;
   const std::vector<MemoryOption>& options(const Point& p) const { return memory_options_.at(p.stage); }
   // Returns the point with all options at 0.

@@ -379,13 +379,7 @@ class Fitter::Search {
     std::vector<Candidate> all;
     const bool early = choices_.speculate || evaluator_.strategy(best.point).update_in_backward;
     reducer_.allow_at_least(kOtherOrder);
-    // The cut of the fastest so far comes first; of the others, those with few passes compile soonest. Where weights
-    // lie on the disk a single pass comes last: layer by layer, more passes read as little and keep fewer activations.
-    std::vector<Cut> cuts = evaluator_.cuts();
-    std::ranges::stable_sort(cuts, {}, [&](const Cut& cut) {
-      return std::tuple(reads_disk && cut.passes == 1, cut.passes != best.point.cut.passes, cut.passes);
-    });
-    for (const Cut& cut : cuts) {
+    for (const Cut& cut : evaluator_.cuts_for_other_order(best.point.cut.passes, reads_disk)) {
       Point p = evaluator_.baseline_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
       p.deferred = !early;
