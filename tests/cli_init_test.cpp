@@ -22,9 +22,15 @@ TEST_F(Init, WhatItWritesSaysWhyAndTrains) {
   EXPECT_THAT(job, HasSubstr("# times through the data, which is small\nepochs: 3\n"));
   EXPECT_THAT(job, HasSubstr("# adapters: it takes "));
   EXPECT_THAT(job, HasSubstr("; full (all weights) would take "));
+  EXPECT_EQ(job.find(" s a step"), job.npos) << "no rates were measured";
   EXPECT_THAT(job, HasSubstr("\nlearning_rate: 0.0002\n"));
   run_well({"train", "job.yaml", "--compute", "fp32", "--threads", "1", "--out", "run"});
   EXPECT_EQ(losses("run").size(), 3u);
+}
+
+TEST_F(Init, ItNamesATimeForAMachineWithRates) {
+  run_well(init({"--machine", "RTX4090"}));
+  EXPECT_THAT(text_of(at("job.yaml")), HasSubstr(" of the host, and about "));
 }
 
 TEST_F(Init, WhatIsAskedForStays) {

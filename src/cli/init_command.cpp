@@ -58,12 +58,14 @@ std::optional<Planned> planned(JobConfig options) {
   return plan;
 }
 
-// Returns "5.10 GiB of the device, 1.00 GiB of the host, and about 0.82 s a step".
+// Returns "5.10 GiB of the device, 1.00 GiB of the host, and about 0.82 s a step"; no time without rates of the
+// machine.
 std::string taken(const Planned& plan) {
   const Arrangement& a = plan.shown();
-  return fmt::format("{} of the device{}, {} of the host, and about {:.2g} s a step",
-                     format_size(plan.caps.taken(a.forecast, Space::Device)), a.cut.ranks > 1 ? " of each rank" : "",
-                     format_size(plan.caps.taken(a.forecast, Space::Host)), a.step_seconds);
+  return fmt::format("{} of the device{}{} {} of the host{}", format_size(plan.caps.taken(a.forecast, Space::Device)),
+                     a.cut.ranks > 1 ? " of each rank" : "", plan.pricing.measured() ? "," : " and",
+                     format_size(plan.caps.taken(a.forecast, Space::Host)),
+                     plan.pricing.measured() ? fmt::format(", and about {:.2g} s a step", a.step_seconds) : "");
 }
 
 class JobText {
