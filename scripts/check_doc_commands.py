@@ -141,8 +141,11 @@ def main():
 
     def run(command, folder=options.out):
         command = command.replace("mpirun ", "mpirun --oversubscribe ")
-        done = subprocess.run(["sh", "-ec", command], cwd=folder, env=environment, input="Hello\n", text=True,
-                              errors="replace", capture_output=True, timeout=600)  # fmt: skip
+        try:
+            done = subprocess.run(["sh", "-ec", command], cwd=folder, env=environment, input="Hello\n", text=True,
+                                  errors="replace", capture_output=True, timeout=600)  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError("not done after 10 minutes") from error
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-600:]}")
 
