@@ -244,6 +244,9 @@ void tell_plan(Run& run, const BlockStream& data, const BlockStream* validation)
   add(run.corpus.notes);
   if (const std::string line = how_asked(options, run.corpus); !line.empty()) notes.push_back(line);
   add(notes_of(run.planned.spec));
+  if (options.method == "full")
+    if (const std::string missing = missing_code(options.model); !missing.empty())
+      notes.push_back(fmt::format("note: {}: {}", model_as_given(options), missing));
   add(learning_notes(data, run.planned.spec.model, options));
   add(options_without_effect(options, {.cut = run.planned.spec.cut, .job = &run.planned.spec}));
   if (validation) add(evaluation_notes(validation->report(), options, "validation"));

@@ -234,6 +234,8 @@ int merge_command(JobConfig options, const CommandFlags& flags) {
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what would be refused after the work
   const WriteExtraFiles write_extra = write_adapters_format(options);
+  if (const std::string missing = missing_code(options.model); !missing.empty())
+    say(fmt::format("note: {}: {}\n", model_as_given(options), missing));
   const bool compares = !model_config_of(options).spec.scores;  // scores are read by eval alone
   const std::vector<int32_t> ids = compares ? tokens_to_compare(options) : std::vector<int32_t>();
   const std::vector<float> apart = compares ? logits_of(options, ids) : std::vector<float>();

@@ -158,7 +158,9 @@ std::vector<std::string> import_quantized(const fs::path& directory, const fs::p
   }
   weights.sync();
   pending.publish();
-  return notes_on(model.scheme.config, tensors);
+  std::vector<std::string> notes = notes_on(model.scheme.config, tensors);
+  if (std::string missing = missing_code(directory); !missing.empty()) notes.push_back(std::move(missing));
+  return notes;
 }
 
 }  // namespace snug

@@ -5,6 +5,7 @@ foreach(name
         cli_export_test
         cli_families_test
         cli_image_adapters_test
+        cli_image_files_test
         cli_images_test
         cli_init_test
         cli_inputs_test
