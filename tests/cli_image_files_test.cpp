@@ -36,5 +36,42 @@ TEST_F(ImageFiles, AWrittenModelHasTheFilesOfItsProcessorsAndItsCode) {
   EXPECT_FALSE(fs::exists(at("run/model/configuration_own.py")));
 }
 
+TEST_F(ImageFiles, ADamagedImageThatIsHeldOutIsRefusedBeforeTheRun) {
+  put(at("data.jsonl"), record("444.jpg", "One."));
+  damage("rgb8.png");
+  for (const char* ranks : {"1", "2"}) {
+    const Outcome refused = run(train({"--image-dir", "own", "--validation", "held_out.jsonl", "--max-steps", "2",
+                                       "--batch-size", "2", "--ranks", ranks}));
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("held_out.jsonl, line 1, key 'images[0]' (\"rgb8.png\"): cannot decode"));
+    EXPECT_FALSE(fs::exists(at("run")));
+  }
+}
+
+// What ends the evaluation behind the last step takes nothing of what was trained.
+TEST_F(ImageFiles, TheLastStepIsSavedBeforeItsEvaluation) {
+  put(at("data.jsonl"), record("444.jpg", "One."));
+  const Words words = train({"--image-dir", "own", "--validation", "held_out.jsonl", "--max-steps", "400",
+                             "--batch-size", "1", "--save-every", "0"});
+  const pid_t child = start(words);
+  wait_for_steps(1);
+  damage("rgb8.png");
+  const Outcome failed = finish(child);
+  EXPECT_EQ(failed.code, 2) << failed.err;
+  EXPECT_THAT(failed.err, HasSubstr("cannot decode"));
+  EXPECT_TRUE(fs::exists(at("run/checkpoints/step-400/state.json")));
+  run_well({"generate", "--model", "run", "--checkpoint", "last", "--prompt", "What?", "--max-new-tokens", "1"});
+}
+
+// The state that is saved behind the evaluation is whole: the best step is the last, beside which one is kept.
+TEST_F(ImageFiles, TheLastStepsStateKnowsItsEvaluation) {
+  run_well(train({"--image-dir", "own", "--validation", "held_out.jsonl", "--max-steps", "4", "--save-every", "1",
+                  "--eval-every", "1", "--keep", "1"}));
+  const auto state = nlohmann::json::parse(text_of(at("run/checkpoints/step-4/state.json")));
+  EXPECT_EQ(state["best_step"], 4) << state.dump();
+  EXPECT_TRUE(fs::exists(at("run/checkpoints/step-3")));
+  EXPECT_FALSE(fs::exists(at("run/checkpoints/step-2")));
+}
+
 }  // namespace
 }  // namespace snug

@@ -340,6 +340,20 @@ void watch(TrainerOptions& trainer_options, const Run& run, const StreamSource& 
   };
 }
 
+// Looks at the images of a run's first step, and at those of its first evaluation as far as that takes seconds.
+void look_at_images(StreamSource& data, StreamSource* validation, int64_t step, bool reports,
+                    const Heartbeat& heartbeat) {
+  constexpr int64_t kMostHeldOut = 2000;
+  data.look_at_images(step, step, INT64_MAX, heartbeat);
+  if (!validation) return;
+  const int64_t passes = validation->stream().steps();
+  if (const int64_t seen = validation->look_at_images(1, passes, kMostHeldOut, heartbeat); seen < passes && reports)
+    log_line(
+        fmt::format("note: of the held-out images those of {} of {} passes were looked at before the run; one of "
+                    "the others that is damaged ends the evaluation",
+                    seen, passes));
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const JobConfig& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -384,7 +398,8 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                   trainer_options);
   if (options.resume) trainer.restore();
   if (reports) say_where_it_begins(trainer.step(), steps, options.resume);
-  if (trainer.step() < steps) data.look_at_images(trainer.step() + 1, heartbeat);
+  if (trainer.step() < steps)
+    look_at_images(data, validation ? &*validation : nullptr, trainer.step() + 1, reports, heartbeat);
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps) begin_run(run, objective.teacher_file(), heartbeat);

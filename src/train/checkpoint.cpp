@@ -59,6 +59,15 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   session.barrier({"the publishing of step", state.step});
 }
 
+void Checkpoints::save_state(Session& session, const CheckpointState& state) {
+  if (session.rank() == 0) {
+    require_owned_();
+    write_text(directory(state.step) / "state.json", write_state(state));
+    remove_old(state, session.heartbeat());
+  }
+  session.barrier({"the state of step", state.step});
+}
+
 // Removes old checkpoints. Each loses its name first, so that a reader finds it whole or not there. One that is being
 // read waits for the next checkpoint. A directory may be in use otherwise, on NFS by a file that is still open; that
 // ends no run.

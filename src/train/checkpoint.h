@@ -55,6 +55,8 @@ class Checkpoints {
   // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept; what cannot be
   // removed is reported and tried again with the next one. All ranks call it.
   void save(Session& session, const CheckpointState& state);
+  // Replaces the state of the step that was saved last, and removes what by it need not be kept. All ranks call it.
+  void save_state(Session& session, const CheckpointState& state);
   // Returns the state of the last one.
   CheckpointState last_state() const;
   // Restores the last one. Throws UserError if it was made under other fields than `now` has.

@@ -28,12 +28,20 @@ void StreamSource::add_documents(BlockOf block_of, std::vector<DocumentSpan>& do
                   [&](const DocumentSpan& document) { documents.push_back(document); });
 }
 
-void StreamSource::look_at_images(int64_t step, const Heartbeat& heartbeat) {
-  if (!images_) return;
-  stream_.seek(step - 1);
+int64_t StreamSource::look_at_images(int64_t first, int64_t last, int64_t most, const Heartbeat& heartbeat) {
+  if (!images_) return last;
   std::vector<DocumentSpan> documents;
-  add_documents(&BlockStream::block, documents);
+  int64_t images = 0, step = first - 1;
+  while (step < last && images < most) {
+    stream_.seek(step++);
+    const size_t before = documents.size();
+    add_documents(&BlockStream::block, documents);
+    for (const DocumentSpan& document : std::span(documents).subspan(before))
+      images += std::ssize(dataset_.images(document.sample));
+    call(heartbeat);
+  }
   images_->look_at(documents, heartbeat);
+  return step;
 }
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {

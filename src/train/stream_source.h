@@ -16,9 +16,10 @@ class StreamSource : public BatchSource {
                const StepShape& shape, const RunLength& length, int rank,
                const std::optional<ImageBatches>& images = std::nullopt);
 
-  // Decodes this rank's images of step `step`, if the step is to have pixels. Throws UserError for one that cannot be
-  // decoded, which would else end the step: so a run refuses it before it writes anything.
-  void look_at_images(int64_t step, const Heartbeat& heartbeat);
+  // Decodes this rank's images of steps `first` to `last`, if steps are to have pixels, up to the step in which they
+  // are `most`. Throws UserError for one that cannot be decoded, which would else end its step: so a run refuses it
+  // before it writes anything. Returns the last step that was looked at.
+  int64_t look_at_images(int64_t first, int64_t last, int64_t most, const Heartbeat& heartbeat);
   Step begin_step(int64_t step) override;
   int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass, half_); }
   int64_t pass_patches(int64_t pass) const override { return stream_.pass_patches(pass); }

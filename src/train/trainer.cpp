@@ -257,6 +257,9 @@ Ending Trainer::run() {
                                                 (!last && options_.interrupted() ? kStop : 0) | (is_lost() ? kLost : 0),
                                             {"the end of step", number}, kStop);
     if (due & kLost) refuse_lost();
+    // What was trained is kept whatever the evaluation at the end meets.
+    const bool evaluates_saved = validation_ && last;
+    if (evaluates_saved) checkpoints_.save(session_, state_);
     if (validation_ && (last || (due & kEvaluate))) {
       evaluate_now();
       if (session_.as_rank_0(is_lost() ? kLost : 0, {"the end of the evaluation after step", number})) refuse_lost();
@@ -294,7 +297,7 @@ Ending Trainer::run() {
     if (!options_.trace.empty() && (left_to_trace == 0 || (left_to_trace > 0 && (last || (due & kStop)))))
       session_.write_trace(trace_path());
     if (last || over || best || (due & (kSave | kStop))) {
-      save_now(number);
+      save_now(number, evaluates_saved);
       saved = number;
       begun_ = Clock::now();
     }
@@ -495,9 +498,9 @@ void Trainer::refuse_lost() const {
   device_error("{}: another process has taken it over, as rank 0 says", options_.out.string());
 }
 
-void Trainer::save_now(int64_t number) {
+void Trainer::save_now(int64_t number, bool saved) {
   state_.step = number;
-  checkpoints_.save(session_, state_);
+  saved ? checkpoints_.save_state(session_, state_) : checkpoints_.save(session_, state_);
   if (session_.rank() == 0)
     options_.event({{"event", "checkpoint"}, {"step", number}, {"path", checkpoints_.directory(number).string()}});
 }

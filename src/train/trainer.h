@@ -171,7 +171,7 @@ class Trainer {
   void evaluate_now();
   void warn_of(int64_t number);
   bool stops_early() const;
-  void save_now(int64_t number);
+  void save_now(int64_t number, bool saved);
   bool is_lost();
   [[noreturn]] void refuse_lost() const;
   std::filesystem::path trace_path() const;
