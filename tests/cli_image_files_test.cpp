@@ -73,5 +73,31 @@ TEST_F(ImageFiles, TheLastStepsStateKnowsItsEvaluation) {
   EXPECT_FALSE(fs::exists(at("run/checkpoints/step-2")));
 }
 
+// Rows are kept to save time: where there is no place for them, a run goes on without.
+TEST_F(ImageFiles, ARunGoesOnWithoutAPlaceForRows) {
+  make_base();
+  const std::string passes = "; passes make the rows of their images themselves";
+  const auto expect = [&](const Words& more, const std::string& why) {
+    Words words = adapt(with({"--overwrite"}, more));
+    const auto homeless = [] { return unsetenv("HOME") == 0 && unsetenv("XDG_CACHE_HOME") == 0; };
+    const Outcome outcome = finish(start(words, SNUG_BINARY, homeless));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("image cache: " + why));
+    EXPECT_THAT(outcome.err, HasSubstr(passes));
+    words[0] = "plan";
+    EXPECT_EQ(finish(start(words, SNUG_BINARY, homeless)).code, 0);
+    words[0] = "train";
+    const Outcome refused = finish(start(with(words, {"--image-cache", "on"}), SNUG_BINARY, homeless));
+    EXPECT_EQ(refused.code, 2) << refused.err;
+  };
+  expect({"--cache-dir", ""}, "the rows of images are made once, and there is no home directory");
+  expect({"--cache-dir", "data.jsonl"}, "data.jsonl/images: cannot be made (Not a directory)");
+  fs::create_directory(at("cache"));
+  put(at("cache/images"), "");
+  expect({}, "cache/images: cannot be made (Not a directory)");
+  const Words once = adapt({"--overwrite", "--epochs", "1", "--cache-dir", "data.jsonl"});
+  EXPECT_THAT(run_well(once).err, HasSubstr("image cache: the data is gone through once"));
+}
+
 }  // namespace
 }  // namespace snug

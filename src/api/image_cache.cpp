@@ -1,7 +1,11 @@
 #include "api/image_cache.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
 
 #include "api/cache.h"
@@ -26,8 +30,18 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kShare = 4;  // a quarter, unless all is asked for
 
+// Returns the directory of the rows. Throws UserError if there is none, or none in which files can be made.
 fs::path parent_of(const JobConfig& options) {
-  return cache_directory(options, "image_cache: the rows of images are made once") / "images";
+  const fs::path parent = cache_directory(options, "the rows of images are made once") / "images";
+  const auto refuse = [&](const std::string& why) {
+    user_error("{}: cannot be made ({}){}", parent.string(), why, other_cache());
+  };
+  try {
+    if (::access((existing_part(parent) / ".").c_str(), W_OK | X_OK) != 0) refuse(std::strerror(errno));
+  } catch (const fs::filesystem_error& error) {
+    refuse(error.code().message());
+  }
+  return parent;
 }
 
 // Returns as one text what decides the rows of images besides their bytes.
@@ -73,9 +87,9 @@ struct KeptFile {
 std::vector<KeptFile> kept_files(const fs::path& parent) {
   std::vector<KeptFile> files;
   std::error_code gone;  // processes remove files at any time
-  for (const auto& entry : fs::recursive_directory_iterator(parent, gone)) {
-    if (!entry.is_regular_file(gone) || entry.path().extension() == ".lock") continue;
-    files.push_back({entry.last_write_time(gone), entry.path(), entry.file_size(gone)});
+  for (fs::recursive_directory_iterator at(parent, gone), end; at != end; at.increment(gone)) {
+    if (!at->is_regular_file(gone) || at->path().extension() == ".lock") continue;
+    files.push_back({at->last_write_time(gone), at->path(), at->file_size(gone)});
     if (gone) files.pop_back();
   }
   std::ranges::sort(files, {}, &KeptFile::used);
@@ -160,12 +174,18 @@ ImageCache find(const JobSpec& spec, const Corpus& corpus, const JobConfig& opti
   };
   const bool asked = options.image_cache == "on";
   const bool often = asked || repeats(corpus, options, heartbeat);
-  const fs::path parent = parent_of(options);
-  EmbeddingFiles files(parent, embedding_key(spec, corpus.images.value().processor, target, heartbeat),
-                       spec.numerics.compute, spec.table[spec.table.embedding].shape.cols());
   const std::string once =
       fmt::format("the data is gone through once, which makes each row once ({} on keeps them for later runs)",
                   option_name("image_cache"));
+  fs::path parent;
+  try {
+    parent = parent_of(options);
+  } catch (const UserError& error) {
+    if (asked) user_error("image_cache: {}", error.what());
+    return without(often ? error.what() : once);
+  }
+  EmbeddingFiles files(parent, embedding_key(spec, corpus.images.value().processor, target, heartbeat),
+                       spec.numerics.compute, spec.table[spec.table.embedding].shape.cols());
   if (!often && !fs::is_directory(files.directory())) return without(once);
   const auto embeddings = images_of(corpus, options, std::move(files), heartbeat);
   const std::vector<NamedImage> missing = embeddings->missing();
@@ -174,14 +194,17 @@ ImageCache find(const JobSpec& spec, const Corpus& corpus, const JobConfig& opti
   for (const NamedImage& image : missing) missing_bytes += embeddings->files().bytes_of(image.rows);
   const Room room(*embeddings, parent, options, asked);
   std::string refused = room.refused();
-  if (refused.empty() && mode == PlanMode::Run) {
-    const FileLock alone = lock_in_cache(parent / "room");
-    if (room.make())
-      embeddings->use_files();
-    else
-      refused = fmt::format("their rows take {}, and other runs use what lies in {}", format_size(embeddings->bytes()),
-                            parent.string());
-  }
+  if (refused.empty() && mode == PlanMode::Run) try {
+      const FileLock alone = lock_in_cache(parent / "room");
+      if (room.make())
+        embeddings->use_files();
+      else
+        refused = fmt::format("their rows take {}, and other runs use what lies in {}",
+                              format_size(embeddings->bytes()), parent.string());
+    } catch (const UserError& error) {
+      if (asked) throw;
+      return without(error.what());
+    }
   if (!refused.empty()) {
     if (asked)
       throw CapacityError(fmt::format("image_cache: {}; {} names another disk", refused, option_name("cache_dir")));

@@ -38,7 +38,9 @@ EmbeddingFiles::EmbeddingFiles(const fs::path& parent, std::string_view key, DTy
     : key_(hash_of(key)), directory_(parent / hex(key_)), dtype_(dtype), columns_(columns) {}
 
 void EmbeddingFiles::use() {
-  fs::create_directories(directory_);
+  std::error_code error;
+  fs::create_directories(directory_, error);
+  if (error) user_error("{}: cannot be made ({})", directory_.string(), error.message());
   in_use_ = FileLock::in_use(directory_);
 }
 

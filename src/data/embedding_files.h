@@ -24,6 +24,7 @@ class EmbeddingFiles {
   EmbeddingFiles(const std::filesystem::path& parent, std::string_view key, DType dtype, int64_t columns);
 
   // Makes the directory and uses it until this object is gone: FileLock::is_used() tells those who would remove files.
+  // Throws UserError if it cannot be made.
   void use();
 
   const std::filesystem::path& directory() const { return directory_; }
