@@ -222,6 +222,32 @@ TEST(Image, HeadersAreFoundBehindMetadata) {
   EXPECT_EQ(checksum(decode_image(path, "behind").image), checksum(stored_image("exif6.jpg")));
 }
 
+// What is read of a file before its frame is bounded, whatever it holds: its size comes first, and bytes of no segment
+// and segments are counted.
+TEST(Image, HeadersThatDoNotEndAreRefused) {
+  const std::string text = image_text("exif6.jpg");
+  const auto with = [&](const std::string& filler) {
+    std::string longer = text;
+    return read_image_header(*std::make_unique<ImageBytes>(bytes_of(longer.insert(2, filler)), "x")).width;
+  };
+  const std::string mark = "\xff\xe2";  // its first bytes decide what a file is
+  const std::string segment = mark + std::string("\0\2", 2);
+  EXPECT_EQ(with(segment + std::string(60'000, '\0')), 24);
+  EXPECT_EQ(with(segment + std::string(60'000, '\xff')), 24);
+  for (const char fill : {'\0', '\xff'})
+    EXPECT_TRUE(fails_with<UserError>([&] { with(segment + std::string(70'000, fill)); },
+                                      "x: found more than 65536 bytes that are of no segment"));
+  std::string many;
+  for (int i = 0; i < 5000; i++) many += segment;
+  EXPECT_TRUE(fails_with<UserError>([&] { with(many); }, "x: found no frame header in its first 4096 segments"));
+  const TempDirectory directory;
+  const auto path = directory.path() / "large.jpg";
+  std::ofstream(path, std::ios::binary) << text.substr(0, 2) << segment;
+  std::filesystem::resize_file(path, (uint64_t{1} << 31) + 1);
+  EXPECT_TRUE(fails_with<UserError>([&] { read_image_header(path, "large"); },
+                                    "large: found 2147483649 bytes, expected at most 2147483648 in an image"));
+}
+
 // The examples of RFC 4648, and what is refused.
 TEST(Image, DataUrlsHoldBytes) {
   const auto bytes = [](const std::string& base64) { return bytes_of_data_url("data:;base64," + base64, "x"); };

@@ -69,13 +69,23 @@ bool holds_no_case(std::string_view text, std::string_view lower) {
              fmt::join(first, first + std::min<size_t>(begin.size(), 8), " "), kExpected);
 }
 
+using ReadHeader = ImageHeader (*)(ImageBytes&);
+
+ReadHeader reader_of(std::string_view begin) {
+  if (begin.starts_with("\xff\xd8\xff")) return read_jpeg_header;
+  if (begin.starts_with("\x89PNG\r\n\x1a\n")) return read_png_header;
+  if (begin.starts_with("RIFF") && begin.size() >= 12 && begin.substr(8, 4) == "WEBP") return read_webp_header;
+  return nullptr;
+}
+
 ImageHeader read_by_signature(ImageBytes& bytes) {
   const std::span<const uint8_t> first = bytes.up_to(0, 512);
   const std::string_view begin(reinterpret_cast<const char*>(first.data()), first.size());
-  if (begin.starts_with("\xff\xd8\xff")) return read_jpeg_header(bytes);
-  if (begin.starts_with("\x89PNG\r\n\x1a\n")) return read_png_header(bytes);
-  if (begin.starts_with("RIFF") && begin.size() >= 12 && begin.substr(8, 4) == "WEBP") return read_webp_header(bytes);
-  refuse_foreign(bytes.source(), begin, bytes.size());
+  const ReadHeader read = reader_of(begin);
+  if (!read) refuse_foreign(bytes.source(), begin, bytes.size());
+  if (bytes.size() > kMostImageBytes)
+    user_error("{}: found {} bytes, expected at most {} in an image", bytes.source(), bytes.size(), kMostImageBytes);
+  return read(bytes);
 }
 
 }  // namespace

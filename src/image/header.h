@@ -16,6 +16,9 @@ enum class ImageFormat { Jpeg, Png, WebP };
 // Pillow refuses images of more pixels as decompression bombs.
 constexpr int64_t kMostImagePixels = 178'956'970;
 
+// No compressed image that Pillow reads is larger.
+constexpr uint64_t kMostImageBytes = 1ull << 31;
+
 struct ImageHeader {
   ImageFormat format = ImageFormat::Jpeg;
   int64_t width = 0, height = 0;  // as stored: a picture of orientation 5 to 8 is shown with the sides swapped
@@ -27,8 +30,8 @@ struct ImageHeader {
 };
 
 // Return what the headers say; of a file only these are read. Throw UserError, named by `source`, for another kind of
-// file (which is named), an animation, a frame that is not read (12 bits, lossless JPEG), damaged or cut headers, and
-// more than `max_pixels` pixels.
+// file (which is named), an animation, a frame that is not read (12 bits, lossless JPEG), damaged or cut headers, more
+// than `max_pixels` pixels, and more than kMostImageBytes.
 ImageHeader read_image_header(ImageBytes& bytes, int64_t max_pixels = kMostImagePixels);
 ImageHeader read_image_header(const std::filesystem::path& path, std::string_view source,
                               int64_t max_pixels = kMostImagePixels);

@@ -15,6 +15,10 @@ constexpr uint8_t kTem = 0x01, kStartOfFrame = 0xc0, kHuffmanTables = 0xc4, kExt
                   kArithmeticConditions = 0xcc, kRestart0 = 0xd0, kStartOfImage = 0xd8, kEndOfImage = 0xd9,
                   kStartOfScan = 0xda, kApp1 = 0xe1;
 
+// Bound what is read of a file: segments of metadata are skipped by their length, bytes between segments are read.
+constexpr int kMostSegments = 4096;
+constexpr uint64_t kMostStray = 64 << 10;
+
 bool is_frame(uint8_t marker) {
   return (marker & 0xf0) == kStartOfFrame && marker != kHuffmanTables && marker != kExtension &&
          marker != kArithmeticConditions;
@@ -71,22 +75,28 @@ void read_app1(std::span<const uint8_t> segment, OrientationTags& tags) {
 ImageHeader read_jpeg_header(ImageBytes& bytes) {
   ImageHeader header{.format = ImageFormat::Jpeg};
   OrientationTags tags;
-  uint64_t at = 2;
-  while (true) {
+  uint64_t at = 2, stray = 0;
+  for (int segments = 0;;) {
+    if (stray > kMostStray)
+      user_error("{}: found more than {} bytes that are of no segment, expected a frame header: the file is damaged",
+                 bytes.source(), kMostStray);
     // A marker is 0xff, as often as one likes, and a byte that is neither 0xff nor 0; what lies before it is passed
     // over.
-    if (bytes.at(at, 1, "its headers")[0] != 0xff) {
-      at++;
+    const std::span<const uint8_t> two = bytes.up_to(at, 2);
+    if (two.empty() || (two[0] == 0xff && two.size() < 2)) bytes.cut_short("its headers");
+    if (two[0] != 0xff || two[1] == 0xff) {
+      at++, stray++;
       continue;
     }
-    const uint8_t marker = bytes.at(at + 1, 1, "its headers")[0];
-    if (marker == 0xff) {
-      at++;
-      continue;
-    }
+    const uint8_t marker = two[1];
     at += 2;
-    if (marker == 0 || stands_alone(marker)) continue;
+    if (marker == 0 || stands_alone(marker)) {
+      stray += 2;
+      continue;
+    }
     if (marker == kEndOfImage || marker == kStartOfScan) break;
+    if (++segments > kMostSegments)
+      user_error("{}: found no frame header in its first {} segments, expected one", bytes.source(), kMostSegments);
     const uint64_t length = big_endian(bytes.at(at, 2, "its headers"), 0, 2);
     if (length < 2) user_error("{}: a segment has length {}, expected at least 2", bytes.source(), length);
     if (is_frame(marker)) {
