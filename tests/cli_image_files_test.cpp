@@ -99,5 +99,75 @@ TEST_F(ImageFiles, ARunGoesOnWithoutAPlaceForRows) {
   EXPECT_THAT(run_well(once).err, HasSubstr("image cache: the data is gone through once"));
 }
 
+// What was trained on images of a size is asked with images of that size.
+TEST_F(ImageFiles, AnAdapterKnowsTheSizesOfItsImages) {
+  make_base();
+  run_well(adapt({"--image-cache", "off", "--image-min-pixels", "7840"}));
+  const auto facts = nlohmann::json::parse(text_of(at("run/adapter/snug.json")));
+  EXPECT_EQ(facts["images"]["min_pixels"], 7840);
+  const Words eval{"eval",        "--model", "base/model", "--adapter", "run/adapter",       "--data", "data.jsonl",
+                   "--image-dir", kImages,   "--compute",  "fp32",      "--sequence-length", "128",    "--json"};
+  const Outcome own = run_well(eval);
+  EXPECT_THAT(own.err, HasSubstr("images are sized by --image-min-pixels 7840, with which run/adapter was trained; the "
+                                 "model has "));
+  const Outcome same = run_well(with(eval, {"--image-min-pixels", "7840"}));
+  EXPECT_EQ(same.out, own.out);
+  EXPECT_THAT(same.err, ::testing::Not(HasSubstr("was trained with")));
+  const Outcome other = run_well(with(eval, {"--image-min-pixels", "9408"}));
+  EXPECT_NE(other.out, own.out);
+  EXPECT_THAT(other.err, HasSubstr("--image-min-pixels 9408: run/adapter was trained with 7840"));
+  EXPECT_THAT(run_well({"generate", "--model", "base/model", "--adapter", "run/adapter", "--prompt", "What?", "--image",
+                        kImages / "rgb8.png", "--max-new-tokens", "1"})
+                  .err,
+              HasSubstr("images are sized by --image-min-pixels 7840"));
+  run_well({"merge", "--model", "base/model", "--adapter", "run/adapter", "--out", "merged"});
+  const auto merged = nlohmann::json::parse(text_of(at("merged/preprocessor_config.json")));
+  EXPECT_TRUE(merged.value("min_pixels", 0) == 7840 || merged["size"].value("shortest_edge", 0) == 7840) << merged;
+  EXPECT_EQ(text_of(at("merged/video_preprocessor_config.json")).empty(), false);  // videos are as they were
+}
+
+TEST_F(ImageFiles, AModelThatIsTrainedWholeHasTheSizesOfItsImages) {
+  auto config = nlohmann::json::parse(text_of(at("model/preprocessor_config.json")));
+  config.erase("min_pixels");
+  config.erase("max_pixels");
+  config["size"] = {{"shortest_edge", 784}, {"longest_edge", 15680}};
+  put(at("model/preprocessor_config.json"), config.dump());
+  run_well(train({"--max-steps", "1", "--image-max-pixels", "1568"}));
+  const auto written = nlohmann::json::parse(text_of(at("run/model/preprocessor_config.json")));
+  EXPECT_EQ(written["size"]["longest_edge"], 1568);
+  EXPECT_EQ(written["size"]["shortest_edge"], 784);
+  EXPECT_EQ(nlohmann::json::parse(text_of(at("run/model/video_preprocessor_config.json")))["size"], config["size"]);
+  run_well(train({"--max-steps", "1", "--overwrite"}));
+  EXPECT_EQ(text_of(at("run/model/preprocessor_config.json")), text_of(at("model/preprocessor_config.json")));
+  EXPECT_FALSE(fs::exists(at("run/model/video_preprocessor_config.json")));
+}
+
+class SliceFiles : public Slices {};
+
+TEST_F(SliceFiles, AModelAndAnAdapterKnowHowManySlicesTheyHad) {
+  run_well(train({"--max-steps", "1", "--max-slices", "2"}));
+  EXPECT_EQ(nlohmann::json::parse(text_of(at("run/model/config.json")))["slice_config"]["max_slice_nums"], 2);
+  run_well(train({"--max-steps", "1", "--method", "lora", "--max-slices", "2", "--overwrite"}));
+  EXPECT_EQ(nlohmann::json::parse(text_of(at("run/adapter/snug.json")))["images"],
+            nlohmann::json::parse(R"({"max_slices": 2})"));
+}
+
+// What only images need is not asked for where there are none, and what only videos need not of images.
+TEST_F(ImageFiles, TextsNeedNoProcessor) {
+  make_base();
+  fs::remove(at("base/model/preprocessor_config.json"));
+  const Words words = adapt({"--max-steps", "1", "--overwrite"});
+  const Outcome refused = run(words);
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_THAT(refused.err,
+              HasSubstr("data.jsonl, line 1, key 'images[0]': base/model: found no preprocessor_config.json"));
+  put(at("data.jsonl"), record("", "Nothing."));
+  run_well(words);
+  put(at("data.jsonl"), record("rgb8.png", "Two."));
+  const auto processor = nlohmann::json::parse(text_of(at("model/preprocessor_config.json")));
+  put(at("base/model/processor_config.json"), nlohmann::json{{"image_processor", processor}}.dump());
+  run_well(words);
+}
+
 }  // namespace
 }  // namespace snug

@@ -17,6 +17,7 @@ namespace snug {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 std::filesystem::path fixture(const char* name) { return std::filesystem::path(SNUG_FIXTURES) / name; }
 
@@ -139,16 +140,35 @@ TEST_F(ImageText, FilesThatSayDifferentThingsAreRefused) {
     std::ofstream(directory_.path() / file) << before;
     return result;
   };
+  // Texts need no processor: what it lacks is said of the first image.
+  const auto no_images = [&](const char* file, const char* key, const nlohmann::json& value) {
+    const std::string before = text_of(directory_.path() / file);
+    set(file, key, value);
+    const std::string why = input().value().no_images;
+    std::ofstream(directory_.path() / file) << before;
+    return why;
+  };
   EXPECT_TRUE(input());
   EXPECT_TRUE(refused("config.json", "image_token_id", 3, "expected 261, which '<|image_pad|>' is in the tokenizer"));
   EXPECT_TRUE(refused("config.json", "vision_start_token_id", 3, "expected 259"));
-  EXPECT_TRUE(refused("config.json", "vision_config", {{"patch_size", 16}}, "expected 14 as preprocessor_config.json"));
-  EXPECT_TRUE(
-      refused("config.json", "vision_config", {{"spatial_merge_size", 1}}, "expected 2 as preprocessor_config"));
-  EXPECT_TRUE(refused("preprocessor_config.json", "image_processor_type", "Gemma3ImageProcessor",
-                      "expected one of MiniCPMVImageProcessor, "));
-  std::filesystem::remove(directory_.path() / "preprocessor_config.json");
-  EXPECT_TRUE(fails_with<UserError>([&] { input(); }, "found no preprocessor_config.json"));
+  EXPECT_EQ(input()->no_images, "");
+  EXPECT_THAT(no_images("config.json", "vision_config", {{"patch_size", 16}}),
+              HasSubstr("expected 14 as preprocessor_config.json"));
+  EXPECT_THAT(no_images("config.json", "vision_config", {{"spatial_merge_size", 1}}),
+              HasSubstr("expected 2 as preprocessor_config"));
+  EXPECT_THAT(no_images("preprocessor_config.json", "image_processor_type", "Gemma3ImageProcessor"),
+              HasSubstr("expected one of MiniCPMVImageProcessor, "));
+  // Only videos need a processor of videos.
+  std::ofstream(directory_.path() / "video_preprocessor_config.json") << R"({"crop": 3})";
+  EXPECT_EQ(input()->no_images, "");
+  EXPECT_THAT(input()->no_videos, HasSubstr("no such key"));
+  std::filesystem::remove(directory_.path() / "video_preprocessor_config.json");
+  std::filesystem::rename(directory_.path() / "preprocessor_config.json", directory_.path() / "kept.json");
+  EXPECT_THAT(input()->no_images, HasSubstr("found no preprocessor_config.json"));
+  std::ofstream(directory_.path() / "processor_config.json")
+      << nlohmann::json{{"image_processor", nlohmann::json::parse(text_of(directory_.path() / "kept.json"))}};
+  EXPECT_EQ(input()->no_images, "");
+  EXPECT_THAT(input()->no_videos, HasSubstr("found no file that says how frames of videos are resized"));
   set("config.json", "model_type", "qwen2");
   EXPECT_FALSE(input());
 }

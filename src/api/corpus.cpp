@@ -133,6 +133,7 @@ Corpus read_corpus(const JobConfig& options, const Heartbeat& heartbeat) {
   std::ranges::for_each(options_without_effect(options, {.kinds = kinds}), note);
   const auto note_images = [&](bool found) {
     std::ranges::for_each(image_options_without_effect(options, corpus.images, found), note);
+    if (found && corpus.images) std::ranges::for_each(corpus.images->notes, note);
   };
   corpus.training_samples = all_samples(corpus.training.samples());
   corpus.training_parts = parts_of(options.data, corpus.training);

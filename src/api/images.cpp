@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "api/no_effect.h"
 #include "base/error.h"
@@ -58,7 +59,18 @@ void require_same(const JsonObject& tower, std::string_view key, int64_t of_proc
     tower.fail(key, fmt::format("{} as preprocessor_config.json says", of_processor));
 }
 
-ImageInput qwen_vl(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
+// Returns what `read` makes; where it throws UserError a default, and `refusal` says why.
+template <class Read>
+auto or_refusal(std::string& refusal, const Read& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const UserError& error) {
+    refusal = error.what();
+    return {};
+  }
+}
+
+ImageProcessor qwen_vl_processor(const JsonObject& config, const fs::path& model) {
   std::optional<ImageProcessor> processor = processor_of_files(model, 0);
   if (!processor)
     user_error("{}: found no preprocessor_config.json, expected it beside config.json: it says how images are cut",
@@ -71,8 +83,16 @@ ImageInput qwen_vl(const JsonObject& config, const fs::path& model, const Tokeni
     require_same(tower, "spatial_merge_size", processor->merge);
     require_same(tower, "temporal_patch_size", processor->frames);
   }
-  processor->video_pixels = video_pixels_of_files(model, *processor);
-  ImageInput input{.processor = *std::move(processor), .markup = {}, .pad_token = 0};
+  return *std::move(processor);
+}
+
+ImageInput qwen_vl(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
+  ImageInput input{.processor = {}, .markup = {}, .pad_token = 0};
+  input.processor = or_refusal(input.no_images, [&] { return qwen_vl_processor(config, model); });
+  input.processor.video_pixels = or_refusal(input.no_videos, [&] {
+    return input.no_images.empty() ? video_pixels_of_files(model, input.processor) : input.processor.video_pixels;
+  });
+  if (!input.no_videos.empty()) input.processor.video_pixels = ImageProcessor().video_pixels;
   input.markup.pad = "<|image_pad|>";
   input.markup.video_pad = "<|video_pad|>";
   input.markup.begin = "<|vision_start|>";
@@ -91,28 +111,34 @@ void put_marks(ImageInput& input, const JsonObject& config, const Tokenizer& tok
   input.pad_token = token_of(tokenizer, input.markup.pad, config);
 }
 
-ImageInput minicpm(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
-  expect_minicpm_2_5(config);
-  const int64_t queries = config.integer("query_num", 1, 1 << 16, 96);
-  ImageInput input{.processor = minicpm_processor(9, queries), .markup = {}, .pad_token = 0};
-  if (std::optional<ImageProcessor> processor = processor_of_files(model, queries)) {
-    input.processor = *std::move(processor);
-    if (!std::holds_alternative<OverviewAndSlices>(input.processor.sizing))
+ImageProcessor minicpm_processor_of(const JsonObject& config, const fs::path& model, int64_t queries) {
+  ImageProcessor processor = minicpm_processor(9, queries);
+  if (std::optional<ImageProcessor> found = processor_of_files(model, queries)) {
+    processor = *std::move(found);
+    if (!std::holds_alternative<OverviewAndSlices>(processor.sizing))
       user_error("{}: found the image processor of another family, expected MiniCPMVImageProcessor", model.string());
   } else if (config.has("slice_config")) {
     const JsonObject slices = config.object("slice_config");
-    input.processor.patch = slices.integer("patch_size", 1, 64, input.processor.patch);
-    input.processor.sizing = read_slices(slices, input.processor.patch);
+    processor.patch = slices.integer("patch_size", 1, 64, processor.patch);
+    processor.sizing = read_slices(slices, processor.patch);
   }
-  require_same(config, "patch_size", input.processor.patch);
+  require_same(config, "patch_size", processor.patch);
   // The model has room for views of this size.
-  const auto resolution = std::get<OverviewAndSlices>(input.processor.sizing).resolution;
+  const auto resolution = std::get<OverviewAndSlices>(processor.sizing).resolution;
   if (config.has("slice_config"))
     require_same(config.object("slice_config"), "scale_resolution", resolution);
   else if (resolution != OverviewAndSlices().resolution)
     user_error(
         "{}: found scale_resolution {} in preprocessor_config.json, expected {}, as config.json has no slice_config",
         model.string(), resolution, OverviewAndSlices().resolution);
+  return processor;
+}
+
+ImageInput minicpm(const JsonObject& config, const fs::path& model, const Tokenizer& tokenizer) {
+  expect_minicpm_2_5(config);
+  const int64_t queries = config.integer("query_num", 1, 1 << 16, 96);
+  ImageInput input{.processor = {}, .markup = {}, .pad_token = 0};
+  input.processor = or_refusal(input.no_images, [&] { return minicpm_processor_of(config, model, queries); });
   input.markup.pad = "<unk>";
   input.markup.begin = "<image>";
   input.markup.end = "</image>";
@@ -140,18 +166,29 @@ ImageInput omnilmm(const JsonObject& config, const Tokenizer& tokenizer) {
   return input;
 }
 
-// Puts the numbers that the options have in place of the model's.
+// Puts the numbers that the options, or else the adapter, have in place of the model's, and notes what that changes.
 void put_options(const JobConfig& options, ImageInput& input) {
+  const ImageSizes given{options.image_min_pixels, options.image_max_pixels, options.max_slices};
+  const ImageSizes trained = options.adapter.empty() ? ImageSizes() : read_image_sizes(options.adapter);
+  const auto put = [&](std::string_view option, const std::optional<int64_t>& asked,
+                       const std::optional<int64_t>& of_adapter, int64_t& value) {
+    const int64_t of_model = std::exchange(value, asked ? *asked : of_adapter.value_or(value));
+    if (!of_adapter || (asked ? asked == of_adapter : of_model == of_adapter)) return;
+    input.notes.push_back(asked ? fmt::format("{} {}: {} was trained with {}", option_name(option), *asked,
+                                              adapter_as_given(options), *of_adapter)
+                                : fmt::format("images are sized by {} {}, with which {} was trained; the model has {}",
+                                              option_name(option), *of_adapter, adapter_as_given(options), of_model));
+  };
   if (auto* bounds = std::get_if<BoundedPixels>(&input.processor.sizing)) {
-    bounds->min_pixels = options.image_min_pixels.value_or(bounds->min_pixels);
-    bounds->max_pixels = options.image_max_pixels.value_or(bounds->max_pixels);
+    put("image_min_pixels", given.min_pixels, trained.min_pixels, bounds->min_pixels);
+    put("image_max_pixels", given.max_pixels, trained.max_pixels, bounds->max_pixels);
     if (bounds->min_pixels > bounds->max_pixels)
       user_error(
           "image_min_pixels, image_max_pixels: found at least {} and at most {} pixels, expected the least not "
-          "above the most; what is not given is the model's",
+          "above the most; what is not given is the adapter's, or the model's",
           bounds->min_pixels, bounds->max_pixels);
   } else if (auto* slices = std::get_if<OverviewAndSlices>(&input.processor.sizing)) {
-    slices->max_slices = options.max_slices.value_or(slices->max_slices);
+    put("max_slices", given.max_slices, trained.max_slices, slices->max_slices);
   }
 }
 
@@ -172,6 +209,26 @@ std::optional<ImageInput> image_input(const JobConfig& options, const Tokenizer&
   if (type == "omnilmm") input = omnilmm(config, tokenizer);
   if (input) put_options(options, *input);
   return input;
+}
+
+ImageSizes image_sizes(const JobConfig& options) {
+  const ImageSizes trained = options.adapter.empty() ? ImageSizes() : read_image_sizes(options.adapter);
+  const auto or_trained = [](const std::optional<int64_t>& asked, const std::optional<int64_t>& of_adapter) {
+    return asked ? asked : of_adapter;
+  };
+  return {or_trained(options.image_min_pixels, trained.min_pixels),
+          or_trained(options.image_max_pixels, trained.max_pixels), or_trained(options.max_slices, trained.max_slices)};
+}
+
+ImageSizes image_sizes(const ImageProcessor& processor) {
+  ImageSizes sizes;
+  if (const auto* bounds = std::get_if<BoundedPixels>(&processor.sizing)) {
+    sizes.min_pixels = bounds->min_pixels;
+    sizes.max_pixels = bounds->max_pixels;
+  } else if (const auto* slices = std::get_if<OverviewAndSlices>(&processor.sizing)) {
+    sizes.max_slices = slices->max_slices;
+  }
+  return sizes;
 }
 
 std::vector<std::string> image_options_without_effect(const JobConfig& options, const std::optional<ImageInput>& input,

@@ -1,5 +1,6 @@
 #include "api/prompting.h"
 
+#include "api/images.h"
 #include "api/job.h"
 #include "api/new_tokens.h"
 #include "base/say.h"
@@ -35,13 +36,17 @@ SnugFacts facts_of(const JobConfig& options, const Corpus& corpus, const JobSpec
   const bool conversations = corpus.training.kinds().conversations;
   if ((conversations || format.template_of_adapter) && format.chat) facts.template_name = format.chat->name();
   if (conversations) facts.prompt_pattern = options.prompt_pattern;
+  facts.images = corpus.training.has_images() ? image_sizes(corpus.images.value().processor)
+                 : !options.adapter.empty()   ? read_image_sizes(options.adapter)
+                                              : ImageSizes();
   return facts;
 }
 
 }  // namespace
 
 WriteExtraFiles write_prompt_format(const JobConfig& options, const Corpus& corpus, const JobSpec& spec) {
-  const PromptFiles files = prompt_files(corpus.prompt_format, corpus.training.kinds());
+  PromptFiles files = prompt_files(corpus.prompt_format, corpus.training.kinds());
+  if (corpus.training.has_images()) files.images = image_sizes(options);
   if (options.method == "full")
     return [files, options](const fs::path& directory) {
       write_tokenizer(options, directory);
@@ -68,7 +73,8 @@ WriteExtraFiles write_adapters_format(const JobConfig& options) {
   const PromptFormat format = prompt_format_of(options, model_tokens(options), tokenizer ? &*tokenizer : nullptr);
   if (named) format.for_conversations();
   say_lines(format.notes);
-  const PromptFiles files = prompt_files(format, {.conversations = named});
+  PromptFiles files = prompt_files(format, {.conversations = named});
+  files.images = image_sizes(options);
   return [files, options](const fs::path& directory) {
     write_tokenizer(options, directory);
     write_model_format(directory, files);

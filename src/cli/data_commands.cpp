@@ -63,6 +63,7 @@ int tokenize_command(const JobConfig& options, const CommandFlags& flags) {
   });
   say_lines(notes);
   say_lines(image_options_without_effect(options, images, found_images));
+  if (found_images) say_lines(images->notes);
   say_lines(options_without_effect(options, {.kinds = kinds}));
   return 0;
 }

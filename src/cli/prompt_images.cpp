@@ -6,6 +6,7 @@
 #include "api/launch.h"
 #include "api/text.h"
 #include "base/error.h"
+#include "base/say.h"
 #include "data/record_images.h"
 #include "image/data_url.h"
 

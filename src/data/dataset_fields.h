@@ -63,9 +63,10 @@ void visit_fields(R& format, Visit&& visit) {
   visit("chat", chat);
 }
 
+// Leaves out why there are no images or videos, which samples then do not have, and the notes on sizes.
 template <RecordOf<ImageInput> R, class Visit>
 void visit_fields(R& input, Visit&& visit) {
-  auto& [processor, markup, pad_token, video_pad_token, positions_a_second] = input;
+  auto& [processor, markup, pad_token, video_pad_token, positions_a_second, no_images, no_videos, notes] = input;
   visit("processor", processor);
   visit("markup", markup);
   visit("pad_token", pad_token);

@@ -6,14 +6,9 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "data/image_rows.h"
+#include "image/header.h"
 
 namespace snug {
-namespace {
-
-// An image's file, or its bytes in a record, may have so many bytes: the decoders allow fewer.
-constexpr uint64_t kMostImageBytes = uint64_t{1} << 32;
-
-}  // namespace
 
 ImageTask task_in_memory(const Dataset& dataset, const DatasetImage& image) {
   ImageTask task = dataset.all_images().task(image);

@@ -33,6 +33,9 @@ struct ImageInput {
   int32_t pad_token = 0;
   int32_t video_pad_token = 0;    // where the markup has one
   double positions_a_second = 0;  // of a video's steps in time (Qwen2.5-VL); 0: each has the next position
+  // Say why images, and videos, cannot be taken, as the model's files do not tell how; empty where they do.
+  std::string no_images{}, no_videos{};
+  std::vector<std::string> notes{};  // on how images are sized, a line each
 
   bool is_pad(int32_t token) const {
     return token == pad_token || (!markup.video_pad.empty() && token == video_pad_token);

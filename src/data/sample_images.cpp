@@ -81,6 +81,9 @@ std::vector<PlannedImage> SampleImages::plan(std::span<const ImageReference> ima
   std::vector<PlannedImage> planned;
   int64_t tokens = 0;
   for (const ImageReference& reference : images) {
+    for (const std::string* const refusal : {&input_.no_images, &input_.no_videos})
+      if (!refusal->empty() && (refusal == &input_.no_images || !reference.frames.empty()))
+        user_error("{}: {}", reference.place, *refusal);
     if (reference.frames.empty()) {
       SampleImage image =
           is_data_url(reference.where) ? image_of_url(reference, file, record) : image_of_file(reference, folder);

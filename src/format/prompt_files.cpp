@@ -89,6 +89,44 @@ void write_template(const fs::path& directory, const std::string& jinja, const s
   write_text(directory / kToolTemplateFile, for_tools);
 }
 
+// Puts a bound of pixels where an image processor of Qwen's reads it: in `size`, and beside it, which counts more.
+void put_bound(OrderedJson& config, const char* key, const char* edge, const std::optional<int64_t>& pixels) {
+  if (!pixels) return;
+  const bool within = config.contains("size") && config["size"].is_object();
+  if (within) {
+    OrderedJson& size = config["size"];
+    size[size.contains(edge) || !size.contains(key) ? edge : key] = *pixels;
+  }
+  if (!within || config.contains(key)) config[key] = *pixels;
+}
+
+// Returns whether another file than preprocessor_config.json says how frames of videos are resized.
+bool has_video_processor(const fs::path& directory) {
+  return is_file(directory / kVideoProcessorFile) ||
+         read_object(directory / kProcessorFile).contains("video_processor");
+}
+
+void write_image_sizes(const fs::path& directory, const ImageSizes& sizes) {
+  if (sizes == ImageSizes()) return;
+  for (const char* name : {kImageProcessorFile, kProcessorFile}) {
+    if (!is_file(directory / name)) continue;
+    const OrderedJson before = read_object(directory / name);
+    OrderedJson whole = before;
+    OrderedJson& config = whole.contains("image_processor") ? whole["image_processor"] : whole;
+    put_bound(config, "min_pixels", "shortest_edge", sizes.min_pixels);
+    put_bound(config, "max_pixels", "longest_edge", sizes.max_pixels);
+    if (sizes.max_slices) config["max_slice_nums"] = *sizes.max_slices;
+    if (whole == before) return;
+    if ((sizes.min_pixels || sizes.max_pixels) && name == kImageProcessorFile && !has_video_processor(directory))
+      write_text(directory / kVideoProcessorFile, text_of(before));
+    return write_text(directory / name, text_of(whole));
+  }
+  if (!sizes.max_slices) return;
+  OrderedJson config = read_object(directory / "config.json");
+  config["slice_config"]["max_slice_nums"] = *sizes.max_slices;
+  write_text(directory / "config.json", text_of(config));
+}
+
 }  // namespace
 
 std::map<std::string, std::string> adapter_format_files(const fs::path& base, const PromptFiles& files,
@@ -107,6 +145,12 @@ std::map<std::string, std::string> adapter_format_files(const fs::path& base, co
                    {"base", facts.base ? OrderedJson(fmt::format("{:016x}", *facts.base)) : OrderedJson()}};
   if (!facts.model.empty()) snug["model"] = facts.model;
   if (!facts.prompt_pattern.empty()) snug["prompt"] = facts.prompt_pattern;
+  const auto put_size = [&](const char* key, const std::optional<int64_t>& value) {
+    if (value) snug["images"][key] = *value;
+  };
+  put_size("min_pixels", facts.images.min_pixels);
+  put_size("max_pixels", facts.images.max_pixels);
+  put_size("max_slices", facts.images.max_slices);
   texts[kSnugFile] = text_of(snug);
   return texts;
 }
@@ -114,6 +158,7 @@ std::map<std::string, std::string> adapter_format_files(const fs::path& base, co
 void write_model_format(const fs::path& directory, const PromptFiles& files) {
   write_template(directory, files.jinja, files.jinja_for_tools);
   write_ends(directory, files.end_tokens);
+  write_image_sizes(directory, files.images);
 }
 
 }  // namespace snug

@@ -152,12 +152,28 @@ void parse_snug_file(std::string_view json, std::string_view source, AdapterForm
   format.template_name = facts.string("template", "");
   format.prompt_pattern = facts.string("prompt", "");
   format.base = facts.string("base", "");
+  if (facts.has("images")) {
+    const JsonObject images = facts.object("images");
+    const auto read = [&](const char* key, std::optional<int64_t>& value) {
+      if (images.has(key)) value = images.integer(key, 1, 1 << 28);
+    };
+    read("min_pixels", format.images.min_pixels);
+    read("max_pixels", format.images.max_pixels);
+    read("max_slices", format.images.max_slices);
+  }
   if (!facts.has("model")) return;
   if (!facts.at("model").is_object()) facts.fail("model", "an object of texts");
   for (const auto& [name, value] : facts.at("model").items()) {
     if (!value.is_string()) facts.fail("model", "an object of texts");
     format.model[name] = value.get<std::string>();
   }
+}
+
+ImageSizes read_image_sizes(const fs::path& adapter) {
+  const fs::path file = adapter / kSnugFile;
+  AdapterFormat format;
+  if (is_file(file)) parse_snug_file(read_text(file, kMaxTextBytes), file.string(), format);
+  return format.images;
 }
 
 AdapterFormat read_adapter_format(const fs::path& directory, int64_t vocabulary) {

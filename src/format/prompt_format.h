@@ -43,6 +43,12 @@ struct PromptFormat {
   const ChatTemplate* for_prompts() const;
 };
 
+// Says how a model's images are sized; what is not given is as its files say.
+struct ImageSizes {
+  std::optional<int64_t> min_pixels = {}, max_pixels = {}, max_slices = {};
+  bool operator==(const ImageSizes&) const = default;
+};
+
 // Holds what files beside an adapter say about how it was trained. Other tools write the first two as well.
 struct AdapterFormat {
   std::string directory = {};
@@ -54,11 +60,14 @@ struct AdapterFormat {
   std::string template_name = {}, prompt_pattern = {};
   std::string base = {};                          // the hash of the base's weights, empty for none
   std::map<std::string, std::string> model = {};  // the base's fields that are not at their defaults
+  ImageSizes images = {};                         // of those that it was trained on
   std::vector<std::string> notes = {};            // a line for each end token that is left out
 };
 
 inline constexpr const char* kSnugFile = "snug.json";
 
+// Returns how images are sized beside an adapter, by its snug.json, if it has one.
+ImageSizes read_image_sizes(const std::filesystem::path& adapter);
 AdapterFormat read_adapter_format(const std::filesystem::path& directory, int64_t vocabulary);
 // Reads the fields of `format` that snug.json holds; `source` is the file's name for messages. Throws UserError for a
 // newer format.
@@ -78,6 +87,7 @@ struct PromptFiles {
   std::string jinja = {};                // empty: no template is written
   std::string jinja_for_tools = {};      // written beside it
   std::vector<int32_t> end_tokens = {};  // empty: the base's are kept
+  ImageSizes images = {};                // the base's are kept where nothing is given
 };
 
 // Holds what snug.json says of a run.
@@ -85,6 +95,7 @@ struct SnugFacts {
   std::string version = {}, template_name = {}, prompt_pattern = {}, train_on = {};
   std::optional<uint64_t> base = {};              // hash_of_files() of the base's weights
   std::map<std::string, std::string> model = {};  // its fields that are not at their defaults
+  ImageSizes images = {};                         // of those that it was trained on
 };
 
 // Returns the files that stand beside an adapter, by name: chat_template.jinja, generation_config.json (the base's,
@@ -93,7 +104,8 @@ std::map<std::string, std::string> adapter_format_files(const std::filesystem::p
                                                         const SnugFacts& facts);
 // Changes the files of a model directory, copies of its base's. If the template differs from its own, it writes
 // chat_template.jinja and the copy within tokenizer_config.json; if an end is not among its own, eos_token_id in
-// generation_config.json and config.json.
+// generation_config.json and config.json. Sizes of images stand under transformers' own keys, in the file of the image
+// processor; videos, whose sizes may be read from that file, keep theirs in a file of their own.
 void write_model_format(const std::filesystem::path& directory, const PromptFiles& files);
 
 }  // namespace snug

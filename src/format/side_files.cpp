@@ -19,9 +19,8 @@ void add_files(const fs::path& directory, std::initializer_list<const char*> nam
     if (is_file(directory / name)) found.emplace_back(name);
 }
 
-// The files in which transformers looks for what makes a model's inputs.
-constexpr std::initializer_list<const char*> kProcessorFiles = {"preprocessor_config.json", "processor_config.json",
-                                                                "video_preprocessor_config.json"};
+constexpr std::initializer_list<const char*> kProcessorFiles = {kImageProcessorFile, kProcessorFile,
+                                                                kVideoProcessorFile};
 
 // Returns the names of the modules beside a model that its files have programs load (auto_map). What stands before "--"
 // names another repository, whose modules are not beside it.

@@ -10,6 +10,10 @@ namespace snug {
 
 inline constexpr uint64_t kMaxConfigBytes = 4 << 20;  // of config.json and similar files
 inline constexpr uint64_t kMaxCodeBytes = 4 << 20;    // of a Python file of a model
+// Names the files in which transformers looks for what makes a model's inputs.
+inline constexpr const char* kImageProcessorFile = "preprocessor_config.json";
+inline constexpr const char* kProcessorFile = "processor_config.json";
+inline constexpr const char* kVideoProcessorFile = "video_preprocessor_config.json";
 // Names the folder in which transformers keeps templates that have names (such as one for tools).
 inline constexpr const char* kAdditionalTemplates = "additional_chat_templates";
 
