@@ -63,6 +63,21 @@ TEST_F(ImageFiles, TheLastStepIsSavedBeforeItsEvaluation) {
   run_well({"generate", "--model", "run", "--checkpoint", "last", "--prompt", "What?", "--max-new-tokens", "1"});
 }
 
+// A damaged image ends the run in its step. Mended it has other bytes, with which the run goes on.
+TEST_F(ImageFiles, ARunGoesOnOnceADamagedImageIsMended) {
+  put(at("data.jsonl"), record("444.jpg", "One.") + record("rgb8.png", "Two."));
+  const std::string whole = text_of(at("own/rgb8.png"));
+  damage("rgb8.png");
+  const Outcome failed = run(train(
+      {"--image-dir", "own", "--max-steps", "2", "--batch-size", "1", "--shuffle", "false", "--save-every", "1"}));
+  EXPECT_EQ(failed.code, 2) << failed.err;
+  EXPECT_THAT(failed.err, HasSubstr("line 2, key 'images[0]' (\"rgb8.png\"): cannot decode this PNG file"));
+  put(at("own/rgb8.png"), whole);
+  const Outcome resumed = run_well({"train", "run/job.yaml", "--resume"});
+  EXPECT_THAT(resumed.err, HasSubstr("the run ended at an image that could not be decoded"));
+  EXPECT_THAT(resumed.err, HasSubstr("goes on after step 1"));
+}
+
 // The state that is saved behind the evaluation is whole: the best step is the last, beside which one is kept.
 TEST_F(ImageFiles, TheLastStepsStateKnowsItsEvaluation) {
   run_well(train({"--image-dir", "own", "--validation", "held_out.jsonl", "--max-steps", "4", "--save-every", "1",

@@ -115,6 +115,7 @@ TEST_F(OneSize, PlansCountImagesOfOneSize) {
 // Rows that are made once train as those that every pass makes, on any number of ranks, in both formats, and go on.
 TEST_F(Images, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
 TEST_F(Slices, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
+TEST_F(OneSize, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
 TEST_F(Images, VideosAreGoneThroughOnceAndTrainTheSame) { expect_videos_train_the_same_with_cache(); }
 TEST_F(Windows, ImagesAreGoneThroughOnceAndTrainTheSame) { expect_same_with_cache(); }
 TEST_F(Windows, VideosAreGoneThroughOnceAndTrainTheSame) { expect_videos_train_the_same_with_cache(); }
@@ -251,7 +252,8 @@ TEST_F(Images, ARefusalOfADamagedImageLeavesWhatWasThere) {
   put(at("pictures/rgb8.png"), damaged);
   refused(with(words, {"--overwrite"}));
   EXPECT_EQ(files(), before);
-  refused({"train", "run/job.yaml", "--resume", "--max-steps", "4"});
+  EXPECT_THAT(run({"train", "run/job.yaml", "--resume", "--max-steps", "4"}).err,
+              HasSubstr("the content of the data has changed"));
   EXPECT_EQ(files(), before);
 }
 
@@ -521,6 +523,12 @@ TEST_F(Images, ARunDoesNotGoOnWithOtherImages) {
   const Outcome other = run(on);
   EXPECT_EQ(other.code, 2) << other.err;
   EXPECT_THAT(other.err, HasSubstr("the content of the data has changed"));
+  put(at("pictures/rgb8.png"), image);
+  // Other bytes of the same size and number.
+  put(at("pictures/rgb8.png"), image.substr(0, image.size() - 1) + "?");
+  EXPECT_THAT(run(on).err,
+              HasSubstr("the content of the data has changed, or what the model's tokenizer and template make "
+                        "of it (images: found "));
   put(at("pictures/rgb8.png"), image);
   auto config = nlohmann::json::parse(processor);
   config["image_mean"] = {0.1, 0.2, 0.3};

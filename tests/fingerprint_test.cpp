@@ -317,7 +317,7 @@ TEST(Resuming, SaysWhatIsOtherwise) {
   const auto of = [](const std::string& theta, const std::string& tokens, const std::string& file) {
     return Fields{{"model", "rope_theta", theta}, {"data", "tokens", tokens}, {"options", "data", file}};
   };
-  const Fields saved = of("10000", "70", "a.jsonl");
+  Fields saved = of("10000", "70", "a.jsonl");
   const auto said = [&](const Fields& now) -> std::string {
     try {
       refuse_other_fields(now, saved, "run/step-3");
@@ -333,6 +333,13 @@ TEST(Resuming, SaysWhatIsOtherwise) {
   EXPECT_EQ(said(of("10000", "71", "a.jsonl")),
             "run/step-3: the content of the data has changed, or what the model's tokenizer and template make of it "
             "(tokens: found 71, expected 70), as the run has it");
+  Fields now = saved;
+  now.push_back({"data", "images", "12"});
+  EXPECT_EQ(said(now), "") << "a checkpoint of an earlier version does not say what bytes its images have";
+  saved.push_back({"data", "images", "34"});
+  EXPECT_EQ(said(now),
+            "run/step-3: the content of the data has changed, or what the model's tokenizer and template make of it "
+            "(images: found 12, expected 34), as the run has it");
 }
 
 }  // namespace

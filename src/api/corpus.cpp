@@ -14,6 +14,7 @@
 #include "base/option_name.h"
 #include "data/data_files.h"
 #include "data/dataset_key.h"
+#include "data/image_embeddings.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -252,6 +253,24 @@ Fields data_fields(const Corpus& corpus, const JobConfig& options, const Heartbe
     if (value.size() > kMostText) value = fmt::format("{}... {}", value.substr(0, kMostText), hex(hash_of(value)));
     fields.push_back({std::string(kDataOptionFields), key, std::move(value), spec.get(JobConfig())});
   }
+  return fields;
+}
+
+Fields image_fields(const Corpus& corpus, const Heartbeat& heartbeat) {
+  Fields fields;
+  const auto add = [&](std::string_view group, const Dataset& data, const std::vector<uint32_t>& samples) {
+    if (!data.has_images()) return;
+    uint64_t hash = 0;
+    for (const uint32_t sample : samples)
+      for (const DatasetImage& image : data.images(sample)) {
+        const uint64_t content = content_hash(task_in_memory(data, image));
+        hash = hash_of(std::span<const uint64_t>(&content, 1), hash);
+        call(heartbeat);
+      }
+    fields.push_back({std::string(group), std::string(kImagesField), hex(hash)});
+  };
+  add(kContentFields, corpus.training, corpus.training_samples);
+  if (corpus.validates()) add(kValidationFields, corpus.validation(), corpus.validation_samples);
   return fields;
 }
 

@@ -60,6 +60,8 @@ std::vector<int> short_passes(double filled);
 // Returns the fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options gave
 // them; after note_found() (api/image_job.h).
 Fields data_fields(const Corpus& corpus, const JobConfig& options, const Heartbeat& heartbeat);
+// Returns those of the bytes of its images, all of which are read; none without images.
+Fields image_fields(const Corpus& corpus, const Heartbeat& heartbeat);
 
 // Return every sample once, in file order, for evaluation: what one rank of `ranks` gets of the data, and of what is
 // held out.

@@ -29,6 +29,7 @@
 #include "base/option_name.h"
 #include "base/say.h"
 #include "format/side_files.h"
+#include "image/decode.h"
 #include "plan/lowering/fingerprint.h"
 #include "report/run_files.h"
 #include "train/export.h"
@@ -453,6 +454,26 @@ void note_end(const Run& run, const char* how, const std::string& message) {
   }
 }
 
+// Returns whether the run that goes on was ended by a damaged image. To go on that must be mended.
+bool ended_at_an_image(const JobConfig& options) {
+  const std::filesystem::path file = std::filesystem::path(options.out) / kRunEnd;
+  if (!options.resume || !is_file(file)) return false;
+  const RunEnd end = parse_end(read_text(file, kMaxConfigBytes), file.string());
+  return end.how == "failed" && end.message.find(kCannotDecode) != std::string::npos;
+}
+
+// Returns what a checkpoint holds of the data, with the bytes of its images.
+Fields fields_of_data(Corpus& corpus, const JobConfig& options, const Heartbeat& heartbeat) {
+  Fields fields = data_fields(corpus, options, heartbeat);
+  if (ended_at_an_image(options))
+    corpus.notes.push_back(
+        "the run ended at an image that could not be decoded, which may be another by now: whether the bytes of images "
+        "are those with which it began is not looked at");
+  else
+    std::ranges::move(image_fields(corpus, heartbeat), std::back_inserter(fields));
+  return fields;
+}
+
 // Checks in the first process for all: if it refuses, so do the others.
 void by_the_first(Comm* comm, const std::function<void()>& check) {
   std::exception_ptr refused;
@@ -495,7 +516,7 @@ RunResult Job::run(const RunEvents& events) const {
   Corpus corpus = read_corpus(options, heartbeat);
   note_found(corpus, options, heartbeat);
   keep_ends_of_run(options, corpus);
-  Fields fields = data_fields(corpus, options, heartbeat);
+  Fields fields = fields_of_data(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
   if (spec.model.scores) {
     const std::vector<int32_t>& ends = corpus.prompt_format.end_tokens;

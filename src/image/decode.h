@@ -18,6 +18,9 @@
 
 namespace snug {
 
+// Stands in the message on a file whose pixels are damaged.
+inline constexpr std::string_view kCannotDecode = "cannot decode this";
+
 struct DecodedImage {
   Image image;  // upright
   // What the decoder found amiss in a file of which it yet decoded every pixel, as Pillow does silently; else empty.

@@ -118,7 +118,7 @@ std::string decode_jpeg(std::span<const std::byte> bytes, std::string_view sourc
   Decompressor decompressor;
   if (!decompressor.run(bytes, header, row.data(), image.rgb.data())) {
     if (decompressor.no_memory()) throw std::bad_alloc();
-    user_error("{}: cannot decode this JPEG file ({}), expected a whole image: copy or fetch it again", source,
+    user_error("{}: {} JPEG file ({}), expected a whole image: copy or fetch it again", source, kCannotDecode,
                decompressor.failure());
   }
   return decompressor.warning();

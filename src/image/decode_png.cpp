@@ -91,7 +91,7 @@ std::string decode_png(std::span<const std::byte> bytes, std::string_view source
   PngReader reader(bytes);
   if (!reader.run(header, rows.data())) {
     if (reader.no_memory()) throw std::bad_alloc();
-    user_error("{}: cannot decode this PNG file ({}), expected a whole image: copy or fetch it again", source,
+    user_error("{}: {} PNG file ({}), expected a whole image: copy or fetch it again", source, kCannotDecode,
                reader.failure());
   }
   return reader.warning();

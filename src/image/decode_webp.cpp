@@ -44,7 +44,7 @@ std::string decode_webp(std::span<const std::byte> bytes, std::string_view sourc
   }
   if (status == VP8_STATUS_OUT_OF_MEMORY) throw std::bad_alloc();
   if (status != VP8_STATUS_OK)
-    user_error("{}: cannot decode this WebP file ({}), expected a whole image: copy or fetch it again", source,
+    user_error("{}: {} WebP file ({}), expected a whole image: copy or fetch it again", source, kCannotDecode,
                words_of(status));
   return {};
 }

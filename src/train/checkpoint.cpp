@@ -121,11 +121,20 @@ CheckpointState Checkpoints::restore_last(Session& session, const CheckpointStat
   return state;
 }
 
+Fields without_unsaid(Fields fields, const Fields& others) {
+  std::erase_if(fields, [&](const Field& field) {
+    const auto is_same = [&](const Field& other) { return other.group == field.group && other.name == field.name; };
+    return field.name == kImagesField && std::ranges::none_of(others, is_same);
+  });
+  return fields;
+}
+
 void refuse_other_fields(const Fields& now, const Fields& saved, const std::filesystem::path& directory) {
   std::vector<std::string> words = differences(now, saved, kResultFields);
   const auto add = [&](const std::vector<std::string>& more) { words.insert(words.end(), more.begin(), more.end()); };
   add(differences(now, saved, {kBlockFields}));
-  const std::vector<std::string> content = differences(now, saved, {kContentFields});
+  const std::vector<std::string> content =
+      differences(without_unsaid(now, saved), without_unsaid(saved, now), {kContentFields});
   const std::vector<std::string> options = differences(now, saved, {kDataOptionFields});
   if (!content.empty() && !options.empty()) add(options);
   if (!content.empty() && options.empty())

@@ -19,6 +19,12 @@ inline constexpr std::string_view kBlockFields = "blocks";           // how samp
 inline constexpr std::string_view kContentFields = "data";           // what samples hold, in tokens
 inline constexpr std::string_view kDataOptionFields = "options";     // the files and options that gave those samples
 inline constexpr std::string_view kValidationFields = "validation";  // what held-out samples hold
+// Names the field, of data and of validation, of a hash of the bytes of their images.
+inline constexpr std::string_view kImagesField = "images";
+
+// Returns fields without those of images' bytes that the others lack: a checkpoint of an earlier version does not say
+// them, nor does a run that goes on behind a damaged image.
+Fields without_unsaid(Fields fields, const Fields& others);
 
 // Throws UserError that names what differs between `now` and the run's checkpoint in `directory`, by field and both
 // values. The cut may differ, and so may options of the data if their samples are equal, and held-out samples.

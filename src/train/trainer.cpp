@@ -196,7 +196,8 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
 void Trainer::restore() {
   if (checkpoints_.steps().empty()) return;
   const CheckpointState saved = checkpoints_.restore_last(session_, state_);
-  const auto changed = [&](std::string_view group) { return differences(state_.fields, saved.fields, {group}); };
+  const Fields now = without_unsaid(state_.fields, saved.fields), before = without_unsaid(saved.fields, state_.fields);
+  const auto changed = [&](std::string_view group) { return differences(now, before, {group}); };
   const auto say = [&](const std::string& line) {
     if (session_.rank() == 0) options_.log(line);
   };
