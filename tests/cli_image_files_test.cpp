@@ -167,6 +167,27 @@ TEST_F(SliceFiles, AModelAndAnAdapterKnowHowManySlicesTheyHad) {
             nlohmann::json::parse(R"({"max_slices": 2})"));
 }
 
+// Whatever stands in place of a path, the message is short and says it once.
+TEST_F(ImageFiles, WhatIsNoPathIsNamedInShort) {
+  make_base();
+  const auto refused = [&](const std::string& image) {
+    put(at("data.jsonl"), record(image, "One."));
+    const Outcome outcome = run(train({"--max-steps", "1"}));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_LT(outcome.err.size(), 400u) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(refused("iVBORw0KGgo" + std::string(5000, 'A')),
+              HasSubstr("found base64 of 5011 characters, expected a path, or a data URL: is 'data:image/png;base64,' "
+                        "missing before it?"));
+  EXPECT_THAT(refused(std::string(3000, 'x') + "."), HasSubstr("found a text of 3001 characters that names no file"));
+  const Words generate{"generate", "--model", "base/model", "--prompt", "What?", "--max-new-tokens", "1", "--image"};
+  run_well(with(generate, {"file://" + (kImages / "rgb8.png").string()}));
+  const Outcome video = run(with(generate, {"a.mp4"}));
+  EXPECT_EQ(video.code, 2) << video.err;
+  EXPECT_THAT(video.err, HasSubstr("--image: found the file of a video, a.mp4, expected images: 'ffmpeg -i a.mp4"));
+}
+
 // What only images need is not asked for where there are none, and what only videos need not of images.
 TEST_F(ImageFiles, TextsNeedNoProcessor) {
   make_base();
@@ -182,6 +203,27 @@ TEST_F(ImageFiles, TextsNeedNoProcessor) {
   const auto processor = nlohmann::json::parse(text_of(at("model/preprocessor_config.json")));
   put(at("base/model/processor_config.json"), nlohmann::json{{"image_processor", processor}}.dump());
   run_well(words);
+}
+
+// A program that writes a line reads one.
+TEST_F(ImageFiles, AChatAnswersALineThatDoesNotFit) {
+  make_base();
+  put(at("typed"), std::string(400, 'a') + "\nWhat?\n");
+  const Outcome outcome =
+      finish(start({"chat", "--model", "base/model", "--json", "--max-new-tokens", "1", "--sequence-length", "64"},
+                   SNUG_BINARY, [&] {
+                     const int input = open(at("typed").c_str(), O_RDONLY | O_CLOEXEC);
+                     return dup2(input, STDIN_FILENO) == STDIN_FILENO;
+                   }));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  std::string first, second;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  const auto error = nlohmann::json::parse(first);
+  EXPECT_EQ(error["text"], nullptr);
+  EXPECT_THAT(error["error"].get<std::string>(), HasSubstr("expected at most 63 before a reply"));
+  EXPECT_EQ(nlohmann::json::parse(second)["prompt"], "What?");
 }
 
 }  // namespace

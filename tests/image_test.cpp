@@ -122,7 +122,8 @@ constexpr Bad kBad[] = {
     {"bad_mp4", "found a video or another file of the MP4 family, expected"},
     {"bad_pdf", "found a PDF file, expected"},
     {"bad_zip", "found a ZIP archive, expected"},
-    {"bad_bytes", "found bytes that begin with c8 c9 ca cb cc cd ce cf, expected"},
+    {"bad_bytes",
+     "found bytes that begin with c8 c9 ca cb cc cd ce cf, expected a JPEG, PNG or WebP image: convert it to PNG"},
     {"bad_jpeg_cut_header", "inside its frame header; expected a whole image"},
     {"bad_jpeg_cut_scan", "cannot decode this JPEG file (Premature end of JPEG file), expected a whole image"},
     {"bad_jpeg_without_end", "cannot decode this JPEG file (Premature end of JPEG file), expected a whole image"},
@@ -171,6 +172,12 @@ TEST(Image, WhatIsNoImageIsNamed) {
     const std::string name = entry.path().filename();
     EXPECT_TRUE(!name.starts_with("bad_") || listed.contains(name)) << name;
   }
+}
+
+TEST(Image, OfALongTextTheFirstCharactersAreShown) {
+  const std::string text(600, 'a');
+  EXPECT_TRUE(fails_with<UserError>([&] { decode_image(bytes_of(text), "x"); },
+                                    "x: found text that begins with '" + std::string(40, 'a') + "', expected"));
 }
 
 TEST(Image, PixelsAreCountedBeforeMemoryIsTaken) {
@@ -258,6 +265,11 @@ TEST(Image, DataUrlsHoldBytes) {
   EXPECT_EQ(bytes("Zm9v\r\nYmE=\n"), "fooba");
   EXPECT_EQ(bytes("//8A"), std::string("\xff\xff\0", 3));
   EXPECT_EQ(bytes_of_data_url("data:image/png;base64,Zm9vYmFy", "x"), "foobar");
+  EXPECT_EQ(bytes_of_data_url("DATA:IMAGE/PNG;BASE64,Zm9vYmFy", "x"), "foobar");
+  EXPECT_TRUE(is_bare_base64("iVBORw0KGgoAAAA="));
+  EXPECT_TRUE(is_bare_base64(std::string(300, 'a') + "\n"));
+  EXPECT_FALSE(is_bare_base64("photos/cat"));
+  EXPECT_FALSE(is_bare_base64("/9j/cat.jpg"));
   for (const char* cut : {"Z", "Zg", "Zg=", "Zm8", "Zm9vY", "Zg===", "===="})
     EXPECT_TRUE(fails_with<UserError>([&] { bytes(cut); }, "x: the base64 has")) << cut;
   EXPECT_TRUE(fails_with<UserError>([&] { bytes("Zm9-"); }, "x: found byte 0x2d at place 3 of the base64"));

@@ -97,7 +97,11 @@ class Dialogue {
         tokens = encode();
       }
       if (tokens.size() <= most_tokens_) return tokens;
-      say(fmt::format("found {} tokens, expected at most {} before a reply", tokens.size(), most_tokens_));
+      const std::string refusal =
+          fmt::format("found {} tokens, expected at most {} before a reply", tokens.size(), most_tokens_);
+      say(refusal);
+      if (json_) fmt::print("{}\n", to_line({{"prompt", typed_}, {"text", nullptr}, {"error", refusal}}));
+      std::fflush(stdout);
       turns_.clear();
     }
   }

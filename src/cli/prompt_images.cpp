@@ -24,7 +24,14 @@ PromptImages::PromptImages(const JobConfig& options, const std::vector<std::stri
   if (!input_) user_error("--image {}: found an image, expected none: {} takes no images", files[0], options.model);
   images_.emplace(*input_, encoder_of(tokenizer));
   std::vector<ImageReference> references;
-  for (const std::string& file : files) {
+  if (is_first_process()) say_lines(input_->notes);
+  for (const std::string& given : files) {
+    const std::string file = without_file_scheme(given);
+    if (names_video_file(file))
+      user_error(
+          "--image: found the file of a video, {}, expected images: 'ffmpeg -i {} -vf fps=1 %05d.jpg' makes some, "
+          "of which --image may name several",
+          file, file);
     if (names_url(file))
       user_error("--image: found {}, expected the path of a file: images are not fetched, copy them here first", file);
     if (is_data_url(file)) user_error("--image: found a data URL, expected the path of a file");

@@ -7,6 +7,7 @@
 
 #include "base/ascii.h"
 #include "data/record_keys.h"
+#include "image/data_url.h"
 
 namespace snug {
 namespace {
@@ -27,8 +28,8 @@ ImageReference reference(const Json& value, const std::string& place) {
   };
   if (!value.is_string() || value == "") fail(kPathOrUrl);
   std::string where = value.get<std::string>();
-  constexpr std::string_view kFile = "file://";
-  if (where.starts_with(kFile)) where.erase(0, kFile.size());
+  if (is_data_url(where)) return {std::move(where), place};
+  where = without_file_scheme(std::move(where));
   if (where.empty() || where.find('\0') != std::string::npos) fail(kPathOrUrl);
   if (names_url(where)) fail("a path, or a data URL: images are not fetched, copy them here first");
   return {std::move(where), place};
@@ -49,7 +50,7 @@ ImageReference image_reference(const Json& value, const std::string& place) {
   if (!bytes.is_string())
     user_error("{}: found {}, expected null, or the image's bytes in base64", of_bytes, shortened(bytes));
   const auto text = bytes.get<std::string>();
-  return {text.starts_with("data:") ? text : fmt::format("data:;base64,{}", text), of_bytes};
+  return {is_data_url(text) ? text : fmt::format("data:;base64,{}", text), of_bytes};
 }
 
 // Returns what names a video, `value` being its frames. Throws UserError for anything but paths.
@@ -61,8 +62,7 @@ ImageReference video_reference(const Json& value, const std::string& place) {
   for (size_t i = 0; i < value.size(); i++) {
     const std::string frame = fmt::format("{}[{}]", place, i);
     ImageReference one = reference(value[i], frame);
-    if (one.where.starts_with("data:"))
-      user_error("{}: found a data URL, expected a path: frames of videos are files", frame);
+    if (is_data_url(one.where)) user_error("{}: found a data URL, expected a path: frames of videos are files", frame);
     video.frames.push_back(std::move(one.where));
   }
   return video;
@@ -289,9 +289,15 @@ void refuse_images_of_part(const JsonObject& part, const RecordFields& fields) {
 
 }  // namespace
 
+std::string without_file_scheme(std::string where) {
+  constexpr std::string_view kFile = "file://";
+  if (where.starts_with(kFile)) where.erase(0, kFile.size());
+  return where;
+}
+
 bool names_url(std::string_view text) {
   const size_t scheme = text.find("://");
-  if (scheme == text.npos || text.starts_with("data:")) return false;
+  if (scheme == text.npos || is_data_url(text)) return false;
   return std::ranges::all_of(text.substr(0, scheme),
                              [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; });
 }

@@ -15,6 +15,9 @@ constexpr char kImageMark = '\xff';
 // Stand where texts name an image, and a video.
 constexpr std::string_view kImageMarker = "<image>", kVideoMarker = "<video>";
 
+// Returns a path without the "file://" before it.
+std::string without_file_scheme(std::string where);
+
 // Returns whether a text names what would have to be fetched: it begins with a scheme, as "https://", that is not data.
 bool names_url(std::string_view text);
 

@@ -34,13 +34,24 @@ SampleImage image_of_url(const ImageReference& reference, const std::filesystem:
 }
 
 SampleImage image_of_file(const ImageReference& reference, const std::filesystem::path& folder) {
+  constexpr size_t kMostNamed = 255;
   SampleImage image;
-  image.source = fmt::format("{} ({})", reference.place, Json(reference.where).dump());
+  const bool is_long = reference.where.size() > kMostNamed;
+  image.source =
+      fmt::format("{} ({})", reference.place, is_long ? shortened(reference.where) : Json(reference.where).dump());
   if (names_video_file(reference.where))
     user_error("{}: {}", image.source, what_to_do_with_video_files(reference.where));
   const std::filesystem::path path = folder / reference.where;
   std::error_code unknown;
   const auto type = std::filesystem::status(path, unknown).type();
+  if (type != std::filesystem::file_type::regular && is_bare_base64(reference.where))
+    user_error(
+        "{}: found base64 of {} characters, expected a path, or a data URL: is 'data:image/png;base64,' missing "
+        "before it?",
+        image.source, reference.where.size());
+  if (type != std::filesystem::file_type::regular && is_long)
+    user_error("{}: found a text of {} characters that names no file, expected the path of an image file", image.source,
+               reference.where.size());
   if (type != std::filesystem::file_type::regular)
     user_error("{}: found {} at {}, expected an image file; relative paths begin at {}, or at the data's folder",
                image.source,

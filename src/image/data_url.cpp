@@ -1,5 +1,6 @@
 #include "image/data_url.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -23,9 +24,18 @@ constexpr std::array<uint8_t, 256> kValues = digit_values();
 
 }  // namespace
 
+bool is_bare_base64(std::string_view text) {
+  constexpr size_t kNoPath = 255;  // a name of a file is no longer
+  constexpr std::array<std::string_view, 3> kBegins = {"iVBORw0KGgo", "/9j/", "UklGR"};  // of PNG, JPEG and WebP
+  const bool begins = std::ranges::any_of(kBegins, [&](std::string_view begin) { return text.starts_with(begin); });
+  if (!begins && text.size() <= kNoPath) return false;
+  return std::ranges::all_of(
+      text, [](char c) { return kValues[static_cast<uint8_t>(c)] != kNoDigit || c == '=' || c == '\n' || c == '\r'; });
+}
+
 std::string bytes_of_data_url(std::string_view url, std::string_view source) {
   const size_t comma = url.find(',');
-  if (!is_data_url(url) || comma == url.npos || !url.substr(0, comma).ends_with(";base64"))
+  if (!is_data_url(url) || comma == url.npos || !lower_case(url.substr(0, comma)).ends_with(";base64"))
     user_error("{}: found '{}', expected a data URL such as 'data:image/png;base64,...'", source, url.substr(0, 40));
   const std::string_view text = url.substr(comma + 1);
   std::string bytes;

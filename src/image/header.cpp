@@ -62,11 +62,11 @@ bool holds_no_case(std::string_view text, std::string_view lower) {
     user_error("{}: found an HTML page, {}: the download of it failed, fetch it again", source, kExpected);
   const auto is_text = [](char c) { return (c >= ' ' && c <= '~') || c == '\n' || c == '\r' || c == '\t'; };
   if (std::all_of(begin.begin(), begin.end(), is_text))
-    user_error("{}: found text that begins with '{}', {}", source, begin.substr(0, begin.substr(0, 40).find('\n')),
-               kExpected);
+    user_error("{}: found text that begins with '{}', {}", source,
+               begin.substr(0, std::min<size_t>(begin.find('\n'), 40)), kExpected);
   const auto* first = reinterpret_cast<const uint8_t*>(begin.data());
-  user_error("{}: found bytes that begin with {:02x}, {}", source,
-             fmt::join(first, first + std::min<size_t>(begin.size(), 8), " "), kExpected);
+  user_error("{}: found bytes that begin with {:02x}, {}: {}", source,
+             fmt::join(first, first + std::min<size_t>(begin.size(), 8), " "), kExpected, kConvert);
 }
 
 using ReadHeader = ImageHeader (*)(ImageBytes&);
