@@ -28,7 +28,14 @@ show $snug train --model "$demo/model" --init random --data "$demo/train.jsonl" 
 
 say "The loss of the answers, and the same answers with the drawings of others"
 show $snug eval --model "$demo/run/model" --data "$demo/train.jsonl" --sequence-length 256 --compute fp32
-show $snug eval --model "$demo/run/model" --data "$demo/others.jsonl" --sequence-length 256 --compute fp32
+show $snug eval --model "$demo/run/model" --data "$demo/others.jsonl" --sequence-length 256 --compute fp32 \
+  | tee "$demo/others.txt"
+# A model that had learned the texts alone would say the same of any drawing.
+control=$(sed -n 's/^loss *\([0-9.]*\).*/\1/p' "$demo/others.txt")
+awk -v loss="$control" 'BEGIN { exit !(loss > 1) }' || {
+  printf 'the drawings of others leave the loss at %s, expected above 1\n' "$control"
+  exit 1
+}
 
 say "What does it see?"
 right=0

@@ -78,18 +78,23 @@ std::vector<OptionSpec> image_specs() {
   constexpr int64_t kMostPixels = 1 << 28, kMostSlices = 64;
   return {
       text_option("image_dir", &O::image_dir, "where relative paths of images begin (the folder of each file of data)"),
-      open_integer_option("image_min_pixels", &O::image_min_pixels,
-                          "Qwen2-VL: smaller images are enlarged to this (preprocessor_config.json's)", kMostPixels),
-      open_integer_option("image_max_pixels", &O::image_max_pixels,
-                          "Qwen2-VL: larger images are reduced to this (preprocessor_config.json's)", kMostPixels),
+      open_integer_option(
+          "image_min_pixels", &O::image_min_pixels,
+          "Qwen2-VL, Qwen2.5-VL: smaller images are enlarged to this (the adapter's, or preprocessor_config.json's)",
+          kMostPixels),
+      open_integer_option(
+          "image_max_pixels", &O::image_max_pixels,
+          "Qwen2-VL, Qwen2.5-VL: larger images are reduced to this (the adapter's, or preprocessor_config.json's)",
+          kMostPixels),
       word_option(
           "image_cache", &O::image_cache, {"auto", "on", "off"},
           "rows that a frozen tower makes of images are made once, and kept in cache_dir; auto: where a run looks at "
           "its images again, or finds the rows of all"),
       integer_option("image_tokens", &O::image_tokens, 0,
                      "plan without data: how many of a block's tokens stand for images (0)"),
-      open_integer_option("max_slices", &O::max_slices,
-                          "MiniCPM: into so many slices a large image is cut at most (the model's, 9)", kMostSlices),
+      open_integer_option(
+          "max_slices", &O::max_slices,
+          "MiniCPM: into so many slices a large image is cut at most (the adapter's, or the model's, 9)", kMostSlices),
   };
 }
 
@@ -286,9 +291,9 @@ std::vector<OptionSpec> machine_specs() {
       size_option("device_memory", &O::device_memory,
                   "cap on the device of a rank, such as 24GiB; no plan exceeds it (what is free)"),
       size_option("host_memory", &O::host_memory, "cap on the memory of a node, over all its ranks (what is free)"),
-      size_option(
-          "disk_memory", &O::disk_memory,
-          "cap on the disk of a node, over all its ranks, with token ids that are kept (what is free in disk_dir)"),
+      size_option("disk_memory", &O::disk_memory,
+                  "cap on the disk of a node, over all its ranks, with token ids and rows of images that are kept "
+                  "(what is free in disk_dir)"),
       text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's, or this one)"),
       word_option("reduce_every", &O::reduce_every, {"pass", "step"},
                   "when gradients are summed over ranks; 'step' sums passes on each rank first and changes last bits"),
@@ -319,7 +324,7 @@ std::vector<OptionSpec> machine_specs() {
       text_option(
           "cache_dir", &O::cache_dir,
           "directory for what is made of GGUF files, quantised models, checkpoints and large data, whose token ids "
-          "are kept ($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
+          "and rows of images are kept ($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there, and token ids that are kept (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),
