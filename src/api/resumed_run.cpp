@@ -9,6 +9,7 @@
 #include "base/option_name.h"
 #include "format/generation_config.h"
 #include "plan/lowering/fingerprint.h"
+#include "plan/lowering/persist.h"
 
 namespace snug {
 namespace {
@@ -74,12 +75,13 @@ void keep_ends_of_run(const JobConfig& options, Corpus& corpus) {
   now = before;
 }
 
-std::optional<SavedState> saved_by_others(const JobConfig& options) {
+std::optional<SavedState> saved_by_others(const JobConfig& options, const JobSpec& spec) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
   if (!last) return std::nullopt;
   SavedState saved = checkpoints.of_last([&] { return find_saved_state(*last); });
-  if (saved.files.size() == static_cast<size_t>(options.ranks)) return std::nullopt;
+  const bool by_as_many = saved.files.size() == static_cast<size_t>(options.ranks);
+  if (by_as_many && (options.ranks == 1 || !restores_of_others(spec.table, spec.numerics))) return std::nullopt;
   return saved;
 }
 

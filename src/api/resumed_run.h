@@ -12,8 +12,8 @@ void keep_cut_of_run(JobConfig& options);
 // Keeps where replies end, which was decided when the run began and is written with what it trains.
 void keep_ends_of_run(const JobConfig& options, Corpus& corpus);
 
-// Returns saved state that is put together from the files of another number of ranks.
-std::optional<SavedState> saved_by_others(const JobConfig& options);
+// Returns saved state of which ranks restore what others saved: by another number of ranks, or by restores_of_others().
+std::optional<SavedState> saved_by_others(const JobConfig& options, const JobSpec& spec);
 
 // Returns the job. Refuses to go on with a run under other fields than its checkpoint has, before work is done in vain:
 // UserError. `data` holds the fields of the data.

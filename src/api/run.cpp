@@ -529,8 +529,9 @@ RunResult Job::run(const RunEvents& events) const {
   use_image_cache(cache, spec, corpus, options);
   JobsBefore before{plan_reference(spec, options, comm.get()),
                     plan_embedding(cache, spec, options, target, PlanMode::Run, comm.get())};
+  std::optional<SavedState> saved = saved_by_others(options, spec);
   Planned chosen = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
-                                 comm.get(), saved_by_others(options));
+                                 comm.get(), std::move(saved));
   Plan plan{.config = std::move(options), .planned = std::move(chosen), .before = std::move(before)};
   const Planned& planned = plan.planned;
   require_weights(planned.spec.sources);

@@ -167,6 +167,12 @@ SavedState assumed_saved_state(const JobContext& job) {
   return saved;
 }
 
+bool restores_of_others(const ParamTable& table, const Numerics& numerics) {
+  return numerics.optimizer == Optimizer::Muon || std::ranges::any_of(table.params, [](const ParamSpec& param) {
+           return param.constant && param.name.ends_with(kInitial);
+         });
+}
+
 SavedState find_saved_state(const std::filesystem::path& directory) {
   SavedState saved;
   int ranks = 1;

@@ -27,6 +27,9 @@ struct SavedState {
 SavedState find_saved_state(const std::filesystem::path& directory);
 // Returns the state as this rank alone would write it, for planning before there is one.
 SavedState assumed_saved_state(const JobContext& job);
+// Returns whether ranks restore what stands in others' files too, as many as they are: states of one run, and what
+// trained norms of rows began with. Their checkpoint is then to be looked at by find_saved_state().
+bool restores_of_others(const ParamTable& table, const Numerics& numerics);
 
 // Emits the reading of saved state. Throws UserError if the files do not hold every element that this rank needs.
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved);
