@@ -87,6 +87,26 @@ def samples_of_step(samples, step):
     return [samples[(first + i) % len(samples)] for i in range(SAMPLES_PER_STEP)]
 
 
+def train_and_evaluate(model, samples, optimizers, steps):
+    """Takes steps by several optimizers together, and evaluates all samples after each; returns the numbers. An optimizer
+    that evaluates other weights than it trains is told which comes."""
+
+    def turn(mode):
+        for optimizer in optimizers:
+            getattr(optimizer, mode, lambda: None)()
+
+    result = {"loss": [], "grad_norm": [], "heldout_loss": []}
+    for step in range(steps):
+        turn("train")
+        result["loss"].append(accumulate_gradients(model, samples_of_step(samples, step)))
+        result["grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
+        turn("step")
+        turn("zero_grad")
+        turn("eval")
+        result["heldout_loss"].append(mean_loss(model, samples))
+    return result
+
+
 def make_optimizer(parameters, learning_rate, weight_decay):
     """As transformers' trainer has it: norms and biases do not decay. `parameters` are pairs of name and parameter."""
     groups = [

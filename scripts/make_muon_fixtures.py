@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 
-from make_fixtures import accumulate_gradients, load_model, make_samples, mean_loss, samples_of_step
+from make_fixtures import load_model, make_samples, train_and_evaluate
 
 LR, DECAY, STEPS = 1e-2, 0.1, 5
 SHAPES = [(24, 40), (40, 24), (16, 16), (1, 9), (9, 1)]
@@ -50,15 +50,7 @@ def training(folder):
         {"params": [p for _, p in others if p.dim() <= 1], "weight_decay": 0.0},
     ]
     optimizers = [muon(hidden), torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.999), eps=1e-8)]
-    result = {"learning_rate": LR, "weight_decay": DECAY, "loss": [], "grad_norm": [], "heldout_loss": []}
-    for step in range(STEPS):
-        result["loss"].append(accumulate_gradients(model, samples_of_step(samples, step)))
-        result["grad_norm"].append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item())
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        result["heldout_loss"].append(mean_loss(model, samples))
-    return result
+    return {"learning_rate": LR, "weight_decay": DECAY} | train_and_evaluate(model, samples, optimizers, STEPS)
 
 
 def main():

@@ -14,7 +14,7 @@ import pathlib
 import torch
 from schedulefree import AdamWScheduleFree
 
-from make_fixtures import accumulate_gradients, load_model, make_samples, mean_loss, samples_of_step
+from make_fixtures import load_model, make_samples, train_and_evaluate
 
 STEPS, COUNT = 6, 67
 LR, BETA1, BETA2, EPSILON, DECAY, WARMUP = 3e-2, 0.9, 0.95, 1e-8, 0.1, 3
@@ -55,16 +55,7 @@ def training(folder):
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     optimizer = AdamWScheduleFree(groups, lr=TRAINING_LR, betas=(BETA1, BETA2), eps=EPSILON, foreach=False)
-    result = {"learning_rate": TRAINING_LR, "loss": [], "grad_norm": [], "heldout_loss": []}
-    for step in range(TRAINING_STEPS):
-        optimizer.train()
-        result["loss"].append(accumulate_gradients(model, samples_of_step(samples, step)))
-        result["grad_norm"].append(torch.nn.utils.clip_grad_norm_(parameters, 1.0).item())
-        optimizer.step()
-        optimizer.zero_grad()
-        optimizer.eval()
-        result["heldout_loss"].append(mean_loss(model, samples))
-    return result
+    return {"learning_rate": TRAINING_LR} | train_and_evaluate(model, samples, [optimizer], TRAINING_STEPS)
 
 
 def main():

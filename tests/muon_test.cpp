@@ -1,7 +1,7 @@
 // Muon: directions and a run of it against torch.optim.Muon's in fp64 (fixtures/muon.json), and what is kept of it, and
 // a run of it however it is held.
-#include "arranged.h"
 #include "backend/cpu/backend.h"
+#include "optimizer_runs.h"
 #include "plan/lowering/orthogonalize.h"
 #include "temp_directory.h"
 
@@ -13,8 +13,8 @@ const nlohmann::json& expected() {
   return all;
 }
 
-JobSpec muon_job(const std::string& model, bool lora, DType compute) {
-  JobSpec job = tiny_job(model, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+JobSpec muon_job(const std::string& model, DType compute) {
+  JobSpec job = tiny_job(model, std::nullopt, compute);
   job.numerics.optimizer = Optimizer::Muon;
   return job;
 }
@@ -55,55 +55,21 @@ TEST(Muon, DirectionsAreTorchs) {
 
 TEST(Muon, ARunIsTorchs) {
   const nlohmann::json& training = expected()["training"];
-  const auto all = tiny_samples();
-  JobSpec job = muon_job("llama", false, DType::F32);
+  JobSpec job = muon_job("llama", DType::F32);
   job.numerics.weight_decay = training["weight_decay"];
-  job.evaluate = true;
-  job.cut.micro_batch = 12;
-  job.cut.passes = 1;
-  TinySession session(job, 1);
-  session.load();
-  TinyTrainer trainer(session);
-  for (int64_t number = 1; number <= std::ssize(training["loss"]); number++) {
-    const auto at = static_cast<size_t>(number - 1);
-    const StepResult step = trainer.step(step_samples(all, number, 4), number, training["learning_rate"]);
-    EXPECT_NEAR(step.loss, training["loss"][at].get<double>(), 5e-5) << number;
-    EXPECT_NEAR(step.norm, training["grad_norm"][at].get<double>(), 2e-4) << number;
-    const double heldout = trainer.evaluate(all) / static_cast<double>(loss_tokens(all));
-    EXPECT_NEAR(heldout, training["heldout_loss"][at].get<double>(), 5e-5) << number;
-  }
+  expect_training(job, training, 5e-5, 2e-4);
 }
 
-// Losses, norms, weights and states, to the bit, at equal ranks and passes.
 TEST(Muon, NoArrangementChangesABit) {
-  std::vector<Arrangement> all(9);  // of each number of ranks and passes the plain one first
-  all[1].recompute = Recompute::Block, all[1].states = Space::Disk, all[1].lanes = LaneMode::Threads;
-  all[2].states = all[2].gradients = all[2].weights = Space::Host, all[2].deferred = true;
-  for (const size_t a : {3u, 4u}) all[a].passes = 4;
-  all[4].layer_major = true, all[4].states = Space::Host;
-  for (const size_t a : {5u, 6u}) all[a].ranks = 2, all[a].passes = 2;
-  all[6].zero = 3, all[6].lanes = LaneMode::Threads;
-  for (const size_t a : {7u, 8u}) all[a].ranks = 4;
-  all[8].replicas = 2, all[8].zero = 2, all[8].states = Space::Host;
-  for (const DType compute : {DType::BF16, DType::F32})
-    for (const bool lora : {false, true}) {
-      const JobSpec job = muon_job("llama", lora, compute);
-      std::map<std::pair<int, int64_t>, Outcome> of_cut;  // by ranks and passes
-      for (const Arrangement& a : all) {
-        SCOPED_TRACE(to_string(a));
-        const Outcome found = train(job, a);
-        const auto [first, fresh] = of_cut.try_emplace({a.ranks, a.passes}, found);
-        EXPECT_EQ(found.steps, first->second.steps);
-        EXPECT_TRUE(found == first->second);
-      }
-    }
+  expect_no_arrangement_changes_a_bit(
+      false, [](JobSpec& job) { job.numerics.optimizer = Optimizer::Muon; }, [](const Outcome&) {});
 }
 
 // Four ranks, each of which keeps up a part of what AdamW updates, save; as many go on to the same bits, and fewer and
 // one from the same states.
 TEST(Muon, RunsGoOnWhateverRanksSaved) {
   const TempDirectory run;
-  const JobSpec job = muon_job("qwen2", false, DType::BF16);
+  const JobSpec job = muon_job("qwen2", DType::BF16);
   Arrangement four;
   four.ranks = 4, four.zero = 3, four.states = Space::Host;
   const Halves fresh = halves(Begin::Fresh, run.path(), job, four);
@@ -117,7 +83,7 @@ TEST(Muon, RunsGoOnWhateverRanksSaved) {
 
 // A matrix has momentum alone; what AdamW updates has both moments.
 TEST(Muon, MatricesKeepOneMoment) {
-  const JobSpec job = muon_job("qwen2", false, DType::BF16);  // has biases
+  const JobSpec job = muon_job("qwen2", DType::BF16);  // has biases
   const Outcome outcome = train(job, {});
   const auto kept = [&](const std::string& name, const char* array) { return outcome.saved.contains(name + array); };
   for (const ParamSpec& param : job.table.params) {

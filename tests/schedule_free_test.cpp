@@ -1,7 +1,7 @@
 // Schedule-free AdamW: its steps and a run of it against its authors' package (fixtures/schedule_free.json), and what
 // is evaluated and saved of it. How it is held is arrangement_test's.
-#include "arranged.h"
 #include "backend/cpu/backend.h"
+#include "optimizer_runs.h"
 #include "train/schedule.h"
 
 namespace snug {
@@ -57,22 +57,8 @@ JobSpec tiny_full_job() {
 // Gradients are of y, what is held out is evaluated at x, and training goes on at y.
 TEST(ScheduleFree, ARunIsTheAuthors) {
   const nlohmann::json& training = expected()["training"];
-  const auto all = tiny_samples();
-  JobSpec job = tiny_full_job();
-  job.evaluate = true;
-  job.cut.micro_batch = 12;
-  job.cut.passes = 1;
-  TinySession session(job, 1);
-  session.load();
-  TinyTrainer trainer(session);
-  for (int64_t number = 1; number <= 4; number++) {
-    const auto at = static_cast<size_t>(number - 1);
-    const StepResult step = trainer.step(step_samples(all, number, 4), number, training["learning_rate"]);
-    EXPECT_NEAR(step.loss, training["loss"][at].get<double>(), 2e-5) << number;
-    EXPECT_NEAR(step.norm, training["grad_norm"][at].get<double>(), 1e-4) << number;
-    const double heldout = trainer.evaluate(all) / static_cast<double>(loss_tokens(all));
-    EXPECT_NEAR(heldout, training["heldout_loss"][at].get<double>(), 2e-5) << number;
-  }
+  ASSERT_EQ(training["loss"].size(), 4U);
+  expect_training(tiny_full_job(), training, 2e-5, 1e-4);
 }
 
 std::vector<float> floats(const Outcome& outcome, const std::string& name) {
