@@ -86,12 +86,15 @@ print(f"{len(entries) - failed} compiled, {failed} failed", flush=True)
 sys.exit(failed != 0 or not entries)'
 
 # COMPILER FOLDER SOURCES COMMAND...: configures the sources in the folder, and compiles them; COMMAND runs each step.
+# A g++ older than the system's has a libstdc++ of its own, older than what the system's libraries need: the system's
+# comes before it.
 compile() {
   local compiler="$1" folder="$2" sources="$3" result=0
   local c="${compiler/g++/gcc}" each=(-fsyntax-only)
   shift 3
   "$@" cmake -S "$sources" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSNUG_CUDA=OFF \
-    "-DCMAKE_C_COMPILER=$c" "-DCMAKE_CXX_COMPILER=${compiler/clang/clang++}" || return
+    -DCMAKE_CXX_STANDARD_LIBRARIES=-l:libstdc++.so.6 "-DCMAKE_C_COMPILER=$c" \
+    "-DCMAKE_CXX_COMPILER=${compiler/clang/clang++}" || return
   if [[ $syntax == yes ]]; then
     "$@" python3 -c "$compile_each" "$folder" "" -fsyntax-only || result=1
   else
