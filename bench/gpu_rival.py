@@ -4,12 +4,12 @@
     gpu_rival.py NAME MODEL_DIR --data blocks.jsonl [--steps 8 --warmup 3 --micro-batch N --checkpointing true|false]
 
 MODEL_DIR holds config.json alone; each line of the data holds `input_ids` of one block, all with loss; a step takes the
-whole file. For trl-dpo a line holds `prompt_ids`, `chosen_ids` and `rejected_ids`, a micro-batch is one of pairs, and
---references says whether each step computes the reference's log-probabilities or finds them in the data, as TRL's
-precompute_ref_log_probs has it. Micro-batch and checkpointing are, unless given, what was found fastest for the rival
-(for unsloth-nf4, smallest). LoRA is r16 on all linears.
+whole file. For trl-dpo and unsloth-dpo a line holds `prompt_ids`, `chosen_ids` and `rejected_ids`, a micro-batch is one
+of pairs, and --references says whether each step computes the reference's log-probabilities, with the adapters off, or
+finds them in the data, as TRL's precompute_ref_log_probs has it. Micro-batch and checkpointing are, unless given, what
+was found fastest for the rival (for unsloth-nf4, smallest). LoRA is r16 on all linears.
 Prints one JSON object: median tokens per second after the warm-up steps, the card's memory, what ran, the loss of
-the last pass (trl-dpo: the mean of the steps').
+the last pass (of pairs: the mean of the steps').
 """
 
 import argparse
@@ -35,6 +35,10 @@ class Rival:
     checkpointing: bool = False
     job: str = "--method lora"  # snug's options for the same job
 
+    @property
+    def pairs(self):
+        return "dpo" in self.job
+
 
 RIVALS = {
     "peft": Rival("transformers + peft", micro_batch=8),
@@ -43,6 +47,7 @@ RIVALS = {
     "unsloth": Rival("Unsloth", micro_batch=8),
     "unsloth-nf4": Rival("Unsloth nf4", micro_batch=4, checkpointing=True, job="--base-format nf4"),
     "trl-dpo": Rival("transformers + peft + TRL", micro_batch=4, job="--method lora --objective dpo"),
+    "unsloth-dpo": Rival("Unsloth + TRL", micro_batch=4, job="--method lora --objective dpo"),
     "deepspeed": Rival("DeepSpeed ZeRO-3, offload, bf16", micro_batch=8, checkpointing=True, job="--method full"),
 }
 
@@ -145,6 +150,17 @@ def small_tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), **special)
 
 
+def longest(options):
+    """Tokens of the longest sequence of a forward pass, which Unsloth asks for."""
+
+    def tokens(sample):
+        if "input_ids" in sample:
+            return len(sample["input_ids"])
+        return len(sample["prompt_ids"]) + max(len(sample["chosen_ids"]), len(sample["rejected_ids"]))
+
+    return max(map(tokens, options.samples))
+
+
 def unsloth_general_model(options):
     """Unsloth's loader for families that it has no module of: it reads a checkpoint, and compiles transformers' model."""
     import unsloth
@@ -152,9 +168,8 @@ def unsloth_general_model(options):
     with tempfile.TemporaryDirectory() as folder:
         random_model(options.model, "cuda").save_pretrained(folder)
         small_tokenizer().save_pretrained(folder)
-        model, _ = unsloth.FastModel.from_pretrained(
-            folder, max_seq_length=len(options.samples[0]["input_ids"]), dtype=None, load_in_4bit=False
-        )
+        length = longest(options)
+        model, _ = unsloth.FastModel.from_pretrained(folder, max_seq_length=length, dtype=None, load_in_4bit=False)
     checkpointing = "unsloth" if options.checkpointing else False
     model = unsloth.FastModel.get_peft_model(
         model, r=16, lora_alpha=32, target_modules=LINEARS, use_gradient_checkpointing=checkpointing
@@ -181,8 +196,7 @@ def unsloth_model(options):
     llama.AutoModelForCausalLM = types.SimpleNamespace(from_pretrained=build)
     llama.load_correct_tokenizer = llama.check_tokenizer = lambda **_: tokenizer
     loader = getattr(importlib.import_module(f"unsloth.models.{family}"), f"Fast{family.capitalize()}Model")
-    length = len(options.samples[0]["input_ids"])
-    model, _ = loader.from_pretrained(str(options.model), max_seq_length=length, load_in_4bit=nf4)
+    model, _ = loader.from_pretrained(str(options.model), max_seq_length=longest(options), load_in_4bit=nf4)
     checkpointing = "unsloth" if options.checkpointing else False
     linears = [name for name in LINEARS if name not in ("qkv_proj", "gate_up_proj")]
     model = llama.FastLlamaModel.get_peft_model(
@@ -247,7 +261,14 @@ def deepspeed_step(options, blocks, states="bf16", build=random_model):
     return step
 
 
-def dpo_trainer(options, clock, liger):
+def dpo_model(options):
+    """The model, and the adapters that TRL is to give it: none to Unsloth's, which has its own."""
+    if options.rival == "unsloth-dpo":
+        return unsloth_model(options), None
+    return random_model(options.model, options.device), lora_config()
+
+
+def dpo_trainer(options, model, adapters, clock, liger):
     """TRL's trainer on pairs of token ids; `clock` is a callback."""
     import datasets
     import trl
@@ -264,21 +285,27 @@ def dpo_trainer(options, clock, liger):
         gradient_accumulation_steps=len(pairs) // options.micro_batch,
         max_steps=options.warmup + options.steps,
         learning_rate=2e-4,
+        warmup_steps=0,
+        weight_decay=0.0,
         optim="adamw_torch_fused",
-        bf16=False,
+        bf16=adapters is None,  # Unsloth's adapters are fp32 and run under autocast
         gradient_checkpointing=options.checkpointing,
         use_liger_kernel=liger,
         max_length=None,
         save_strategy="no",
+        logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
     )
-    model = random_model(options.model, options.device)
     data = datasets.Dataset.from_list(pairs)
     trainer = Trainer(
-        model, args=config, train_dataset=data, processing_class=small_tokenizer(), peft_config=lora_config(), callbacks=[clock]
+        model, args=config, train_dataset=data, processing_class=small_tokenizer(), peft_config=adapters, callbacks=[clock]
     )
-    in_bf16(trainer.model)
+    if adapters:
+        in_bf16(trainer.model)
+    else:
+        # TRL copies adapters that it did not make; without the copy the reference has them off.
+        trainer.model.delete_adapter("ref")
     trainer.precompute_ref_logps = found
     return trainer
 
@@ -287,6 +314,7 @@ def dpo_steps(options):
     """Seconds of each step, the mean loss, and whether Liger's kernels were there."""
     import importlib.util
 
+    model, adapters = dpo_model(options)  # first, as Unsloth patches what is imported after it
     import transformers
 
     class Clock(transformers.TrainerCallback):
@@ -301,8 +329,8 @@ def dpo_steps(options):
         def on_log(self, *_, logs, **__):
             self.loss = logs.get("train_loss", self.loss)
 
-    clock, liger = Clock(), importlib.util.find_spec("liger_kernel") is not None
-    dpo_trainer(options, clock, liger).train()
+    clock, liger = Clock(), adapters is not None and importlib.util.find_spec("liger_kernel") is not None
+    dpo_trainer(options, model, adapters, clock, liger).train()
     return clock.seconds, clock.loss, liger
 
 
@@ -351,7 +379,7 @@ def parse_options():
     parser.add_argument("--warmup", type=int, default=3, help="first steps that do not count")
     parser.add_argument("--micro-batch", type=int)
     parser.add_argument("--checkpointing", type=lambda text: text == "true", metavar="true|false")
-    parser.add_argument("--references", choices=["computed", "found"], default="computed", help="of trl-dpo")
+    parser.add_argument("--references", choices=["computed", "found"], default="computed", help="of pairs")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try trl-dpo without a GPU")
     options = parser.parse_args()
     rival = RIVALS[options.rival]
@@ -376,11 +404,12 @@ def tokens_of(sample):
 def main():
     options = parse_options()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    seconds, loss, liger = (dpo_steps if options.rival == "trl-dpo" else block_steps)(options)
-    title = RIVALS[options.rival].title + (" + Liger" if liger else "")
+    rival = RIVALS[options.rival]
+    seconds, loss, liger = (dpo_steps if rival.pairs else block_steps)(options)
+    title = rival.title + (" + Liger" if liger else "")
     title += f", {options.micro_batch} x {len(options.samples) // options.micro_batch}"
     title += ", checkpointed" if options.checkpointing else ""
-    title += f", references {options.references}" if options.rival == "trl-dpo" else ""
+    title += f", references {options.references}" if rival.pairs else ""
     rate = sum(map(tokens_of, options.samples)) / statistics.median(seconds[options.warmup :])
     used = card_bytes() if options.device == "cuda" else 0
     print(json.dumps({"title": title, "rate": rate, "bytes": used, "loss": loss}))

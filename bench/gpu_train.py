@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """snug beside its rivals on one GPU, in turn: a model of a published shape (Llama-3-8B) with random weights, blocks of
 random tokens that all carry loss; LoRA r16 on all linears, or all weights beside a rival that trains them. Beside trl-dpo
-a block is a pair: two replies to a prompt, half of each reply's tokens the prompt's.
+and unsloth-dpo a block is a pair: two replies to a prompt, half of each reply's tokens the prompt's.
 
     gpu_train.py --snug build/cuda-release/snug [--rival peft unsloth] [--rounds 1] [-- --device-memory 23.5GiB]
 
-Rivals run by gpu_rival.py, Liger's kernels with peft where they are installed. Those of one call train one base format
-by one method, and snug the same. Prints tokens per second and the card's memory of each, what snug forecast of both, and
-snug's ratio to each. What follows `--` goes to snug.
+Rivals run by gpu_rival.py, Liger's kernels with peft where they are installed. Packages of one rival that do not go
+with another's, such as two releases of TRL, lie in FOLDER/NAME of --rival-packages FOLDER. Rivals of one call train one
+base format by one method, and snug the same. Prints tokens per second and the card's memory of each, what snug forecast
+of both, and snug's ratio to each. What follows `--` goes to snug.
 """
 
 import argparse
@@ -100,9 +101,13 @@ def run_rival(name, options, folder):
         command += ["--micro-batch", str(options.rival_micro)]
     if options.rival_checkpointing:
         command += ["--checkpointing", options.rival_checkpointing]
-    if name == "trl-dpo":
+    if options.pairs:
         command += ["--references", options.rival_references]
-    output = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    environment = dict(os.environ)
+    if options.rival_packages:
+        paths = str(options.rival_packages.resolve() / name), environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    output = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     if output.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{output.stderr[-2000:]}")
     return json.loads(output.stdout.splitlines()[-1])
@@ -124,7 +129,8 @@ def parse_options():
     parser.add_argument("--rival", nargs="*", choices=RIVALS, default=["peft"], metavar="NAME", help=", ".join(RIVALS))
     parser.add_argument("--rival-micro", type=int, help="blocks a pass of rivals, instead of their best")
     parser.add_argument("--rival-checkpointing", choices=["true", "false"], help="instead of their best")
-    parser.add_argument("--rival-references", choices=["computed", "found"], default="computed", help="of trl-dpo")
+    parser.add_argument("--rival-references", choices=["computed", "found"], default="computed", help="of pairs")
+    parser.add_argument("--rival-packages", type=pathlib.Path, metavar="FOLDER", help="FOLDER/NAME leads NAME's PYTHONPATH")
     parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
     parser.add_argument("--layers", type=int, help="instead of the shape's")
     parser.add_argument("--sequence", type=int, default=2048, help="tokens of a block, or of both halves of a pair")
