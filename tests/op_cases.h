@@ -513,6 +513,7 @@ inline OpCases op_cases() {
   add_attention(cases);
   add_capped_attention(cases);
   add_long_attention(cases);
+  add_attention_of_large_scores(cases);
   add_other_attention(cases);
   add_rope(cases);
   add_norm(cases);

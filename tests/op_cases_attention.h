@@ -121,6 +121,22 @@ inline void add_long_attention(OpCases& cases) {
                                {shape, 0.3f, 0, 100, 2.0f}, 333, {3, 150, 151, 325});
 }
 
+// Scores that grow from one step of a kernel to the next, by so much that weights relative to the first step's largest
+// are large numbers, and by more than a number can hold.
+inline void add_attention_of_large_scores(OpCases& cases) {
+  for (const int64_t dim : {32, 64, 72, 80, 96, 128, 160, 256})
+    for (const float scale : {2.0f, 30.0f})
+      for (const bool bidirectional : {false, true}) {
+        OpCases both;
+        Attention attention{{2, 1, dim}, scale};
+        attention.bidirectional = bidirectional;
+        add_attention_and_backward(
+            both, fmt::format("bf16.times{}.dim{}{}", scale, dim, bidirectional ? ".bidirectional" : ""), DType::BF16,
+            attention, 420, {3, 5, 6, 417});
+        cases.push_back(both.front());
+      }
+}
+
 // What a token attends to other than its document up to itself, or a window of that.
 inline void add_other_attention(OpCases& cases) {
   struct Kind {

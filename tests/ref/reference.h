@@ -156,15 +156,18 @@ class Reference {
     const int64_t dim = op.dim_of_values(), group = op.shape.heads / op.shape.kv_heads;
     std::ranges::fill(out.values, 0.0);
     std::ranges::fill(lse.values, 0.0);
-    Tensor sums = lse;
+    Tensor sums = lse, largest = lse;
+    std::ranges::fill(largest.values, -std::numeric_limits<double>::infinity());
     std::vector<std::tuple<int64_t, int64_t, int64_t, double>> seen;
     for_each_score(op, q, k, documents, [&](int64_t h, int64_t t, int64_t j, double score) {
-      sums(h, t) += std::exp(score);
+      largest(h, t) = std::max(largest(h, t), score);
       seen.emplace_back(h, t, j, score);
     });
+    for (const auto& [h, t, j, score] : seen) sums(h, t) += std::exp(score - largest(h, t));
     for (int64_t h = 0; h < sums.rows(); h++)
       for (int64_t t = 0; t < sums.cols(); t++)
-        if (sums(h, t) > 0) lse(h, t) = std::log(sums(h, t) + (sinks ? std::exp((*sinks)[h]) : 0));
+        if (sums(h, t) > 0)
+          lse(h, t) = largest(h, t) + std::log(sums(h, t) + (sinks ? std::exp((*sinks)[h] - largest(h, t)) : 0));
     for (const auto& [h, t, j, score] : seen) {
       const double weight = std::exp(score - lse(h, t));
       for (int64_t i = 0; i < dim; i++) out(t, h * dim + i) += weight * v(j, h / group * dim + i);

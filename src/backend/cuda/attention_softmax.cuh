@@ -5,35 +5,77 @@
 
 namespace snug::cuda {
 
-// Holds the softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): the largest product, and this
-// thread's part of the sum of exponentials.
+// Holds the softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): weights are powers of two of scores
+// (times log2 e) less `base`, and `sum` is this thread's part of their sum. Where nothing was seen, base is -infinity.
 struct RowSoftmax {
-  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+  float base[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Replaces products by weights relative to the new maxima, and returns the factors for the earlier sums.
+  // Replaces products by weights relative to the largest score so far, and returns the factors for the earlier sums.
   template <int N>
   __device__ void add(Sum (&s)[N], float scale, float (&factor)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      float largest = maximum[half];
+      float largest = -INFINITY;
 #pragma unroll
       for (int n = 0; n < N; n++) largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
-      const float base = largest == -INFINITY ? 0.0f : largest * scale;
-      factor[half] = power_of_two(fmaf(maximum[half], scale, -base));
-      maximum[half] = largest;
-      float total = 0;
+      largest = fmaxf(base[half], largest * scale);
+      const float next = largest == -INFINITY ? 0.0f : largest;
+      factor[half] = power_of_two(base[half] - next);
+      base[half] = largest;
+      sum[half] = fmaf(sum[half], factor[half], weigh(s, scale, half, next));
+    }
+  }
+
+  // Returns whether both rows of all of a warp's threads have seen something.
+  __device__ bool begun() const { return __all_sync(kAll, fminf(base[0], base[1]) > -INFINITY); }
+
+  // Replaces products by weights relative to the base as it is, which is what add() gives but for a power of two, and
+  // needs no maximum. Both rows must have begun. Where weights become large, it raises the base of the warp's rows;
+  // returns whether it did, and then the factors for the earlier sums. Scores that grow by more than 127 in one step
+  // make sums that are no numbers.
+  template <int N>
+  __device__ bool add_to_base(Sum (&s)[N], float scale, float (&factor)[2]) {
+    constexpr float kLarge = 0x1p40f;
+    const float total[2] = {weigh(s, scale, 0, base[0]), weigh(s, scale, 1, base[1])};
+    sum[0] += total[0];
+    sum[1] += total[1];
+    if (!__any_sync(kAll, fmaxf(total[0], total[1]) > kLarge)) return false;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float largest = fmaxf(total[half], __shfl_xor_sync(kAll, total[half], 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
+      const float raise = largest > kLarge ? floorf(__log2f(largest)) : 0.0f;
+      factor[half] = power_of_two(-raise);
+      base[half] += raise;
+      sum[half] *= factor[half];
 #pragma unroll
       for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; i++) {
-          s[n][i] = power_of_two(fmaf(s[n][i], scale, -base));
-          total += s[n][i];
-        }
-      sum[half] = fmaf(sum[half], factor[half], total);
+        for (int i = 2 * half; i < 2 * half + 2; i++) s[n][i] *= factor[half];
     }
+    return true;
   }
+
+ private:
+  // Replaces a row's products by weights relative to `of`, and returns their sum.
+  template <int N>
+  __device__ static float weigh(Sum (&s)[N], float scale, int half, float of) {
+    float total = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; i++) {
+        s[n][i] = power_of_two(fmaf(s[n][i], scale, -of));
+        total += s[n][i];
+      }
+    return total;
+  }
+
+ public:
+  // Returns whether this thread's sums are no numbers.
+  __device__ bool overflown() const { return !(sum[0] < INFINITY && sum[1] < INFINITY); }
 
   // Returns the sum over all threads of a row.
   __device__ float total(int half) const {
@@ -101,10 +143,10 @@ __device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int 
   float inverse[2];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const float total = softmax.total(half), maximum = op.scale * softmax.maximum[half];
+    const float total = softmax.total(half), base = softmax.base[half] * kLn2;
     inverse[half] = total > 0 ? 1.0f / total : 0.0f;
-    float log_sum = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
-    if (op.sinks && total > 0) inverse[half] = add_sink(total, maximum, op.sinks[head], log_sum);
+    float log_sum = total > 0 ? base + logf(total) : 0.0f;
+    if (op.sinks && total > 0) inverse[half] = add_sink(total, base, op.sinks[head], log_sum);
     if (threadIdx.x % 4 == 0 && row + 8 * half < tokens) *op.lse.at(head, row + 8 * half) = log_sum;
   }
   save_sums<D, in_eights>(op.out.at(first, op.heads.result(head)), op.out.stride, tokens - first, op.heads.value_dim,

@@ -12,7 +12,7 @@
 namespace snug::cuda {
 
 inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kTileRows = 16 * kTileWarps, kRowsPerStep = 64;
-inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // Fetch 8 or 4 elements from global to shared memory, in the background; zeros if they are not inside.
 __device__ inline void fetch_wide(BFloat16* to, const BFloat16* from, bool inside) {

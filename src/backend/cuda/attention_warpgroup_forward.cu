@@ -2,6 +2,7 @@
 // arXiv:2407.08608).
 #include "backend/cuda/attention_pipeline.cuh"
 #include "backend/cuda/attention_softmax.cuh"
+#include "backend/cuda/launches.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -20,7 +21,7 @@ inline constexpr int kRows = kGroupRows* kGroups<D>;
 template <int D>
 inline constexpr int kKeysPerStep = D > 192             ? 64
                                     : D > 128           ? 96
-                                    : D > 64 && D <= 96 ? 112
+                                    : D > 64 && D <= 96 ? 96
                                                         : 128;
 template <int D>
 inline constexpr int kStationaryBytes = kRows<D>* kBytesPerRow<D>;
@@ -32,7 +33,9 @@ inline constexpr int kForwardBytes = kTileAlignment + kStationaryBytes<D> + 2 * 
 struct Forward {
   AttentionRows<BFloat16> op;
   CUtensorMap q, k, v;
-  int* next;  // the first tile that no block has taken
+  int* next;      // the first tile that no block has taken
+  int* overflow;  // not 0: weights of some tile were more than a number can hold, as their base was not raised in time
+  bool exact;     // only if that is so, and then all anew, with a new base in every step
   int documents;
 };
 
@@ -130,6 +133,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
   const int first_step = group_steps > 0 ? (taken.bounds.any.begin - begin) / kKeysPerStep<D> : 0;
 
   RowSoftmax softmax;
+  bool softmax_begun = false;
   Sum out[D / 8] = {}, s[kKeysPerStep<D> / 8];
   Fragment weights[kKeysPerStep<D> / 16];
   const auto start_scores = [&] {
@@ -147,7 +151,10 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
     const int at = begin + step * kKeysPerStep<D>;
     if constexpr (capped) apply_cap(s, op.scale, op.cap);
     if (!taken.bounds.show_all(at, kKeysPerStep<D>)) apply_mask(s, at, spans);
+    if (softmax_begun && !f.exact) return softmax.add_to_base(s, op.scale * kLog2E, factor);
     softmax.add(s, op.scale * kLog2E, factor);
+    softmax_begun = softmax.begun();
+    return true;
   };
   const auto start_values = [&] {
     tiles.values.await_full();
@@ -175,9 +182,9 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
       start_values();
       arrive_order<kGroups<D>>();
       wait_products<1>();
-      compute_p(step, factor);
+      const bool scaled = compute_p(step, factor);
       finish_values();
-      scale_rows(out, factor);
+      if (scaled) scale_rows(out, factor);
       round_to_left(weights, s);
     }
     start_values();
@@ -185,12 +192,18 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
   }
   skip_steps(tiles, steps - group_steps);
   save_attention<D, true>(op, tile.head, first, first + thread_row(0), softmax, out);
+  if (softmax.overflown()) *f.overflow = 1;
 }
 
 template <int D, bool capped>
 __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
     attention_forward_kernel(const __grid_constant__ Forward f) {
   static_assert(kStationaryBytes<D> % kTileAlignment == 0 && kTileBytes<D> % kTileAlignment == 0);
+  if (f.exact)
+    await_kernel_before();
+  else
+    let_next_begin();
+  if (f.exact && *f.overflow == 0) return;
   constexpr int kConsumers = kGroups<D>, kStationaryRingBytes = kConsumers * Ring<1>::kBytes;
   __shared__ uint64_t barriers[(kStationaryRingBytes + 2 * Ring<kStages<D>>::kBytes) / 8];
   __shared__ TakenTile taken[kConsumers];
@@ -231,13 +244,21 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
             head_tensor_map(op.k, op.heads.dim, kColumns<D>, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
             head_tensor_map(op.v, op.heads.value_dim, kColumns<D>, op.heads.kv_heads, op.keys, kKeysPerStep<D>),
             reinterpret_cast<int*>(counter),
+            reinterpret_cast<int*>(counter) + 1,
+            false,
             0};
+  Forward exact = f;
+  exact.next = f.next + 2;
+  exact.exact = true;
   const auto grid = static_cast<unsigned>(multiprocessors());
   return [=](int documents) mutable {
-    f.documents = documents;
-    check_cuda(cudaMemsetAsync(f.next, 0, sizeof(int), stream), "attention");
-    attention_forward_kernel<D, capped><<<grid, kThreadsOf<kGroups<D>>, kForwardBytes<D>, stream>>>(f);
+    check_cuda(cudaMemsetAsync(f.next, 0, 3 * sizeof(int), stream), "attention");
+    f.documents = exact.documents = documents;
+    constexpr int kThreads = kThreadsOf<kGroups<D>>;
+    attention_forward_kernel<D, capped><<<grid, kThreads, kForwardBytes<D>, stream>>>(f);
     check_launch("attention");
+    launch_early(attention_forward_kernel<D, capped>, dim3(grid), kThreads, kForwardBytes<D>, stream, "attention",
+                 exact);
   };
 }
 
