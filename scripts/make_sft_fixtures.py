@@ -14,6 +14,7 @@ import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
 from make_objective_fixtures import PAIRS, begin, load, train_steps
+from philox import NOISE, bits
 
 VARIANTS = {
     "label_smoothing": {"label_smoothing": 0.1},
@@ -21,23 +22,10 @@ VARIANTS = {
     "both": {"label_smoothing": 0.2, "z_loss": 0.001},
     "neftune": {"neftune_alpha": 5.0},
 }
-SEED, NOISE_PURPOSE, MASK = 42, 6, 2**32 - 1
-
-
-def philox(counter, key):
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k[0], b & MASK, (a >> 32) ^ c[3] ^ k[1], a & MASK]
-        k = [(k[0] + 0x9E3779B9) & MASK, (k[1] + 0xBB67AE85) & MASK]
-    return c
-
 
 def uniform(index):
     """Element `index` of the stream, in [-1, 1)."""
-    block = index // 4
-    word = philox((block & MASK, block >> 32, 0, NOISE_PURPOSE), (SEED & MASK, SEED >> 32))[index % 4]
-    return 2 * (word >> 8) / 2**24 - 1
+    return 2 * (bits(index, 0, NOISE) >> 8) / 2**24 - 1
 
 
 def noise(step, first_token, length, hidden, alpha):

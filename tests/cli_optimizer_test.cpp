@@ -61,7 +61,9 @@ TEST_F(Optimizers, AnAverageGoesOnToTheBit) {
 // Second moments of norms beside matrices, and what trained norms began with: every rank restores all of them, of which
 // each had saved a part.
 TEST_F(Optimizers, RanksGoOnWithWhatOthersSaved) {
-  for (const Words& what : {Words{"--optimizer", "muon", "--method", "full"}, Words{"--lora-dora"}}) {
+  for (const Words& what : {Words{"--optimizer", "muon", "--method", "full"}, Words{"--lora-dora"},
+                            Words{"--optimizer", "adafactor", "--method", "full"},
+                            Words{"--optimizer", "apollo", "--apollo-rank", "4", "--method", "full"}}) {
     const Words words = with({"--ranks", "2", "--zero", "3", "--learning-rate", "1e-3", "--schedule", "constant",
                               "--save-every", "2", "--max-steps", "4", "--overwrite"},
                              what);
@@ -90,6 +92,9 @@ TEST_F(Optimizers, WhatAnOptimizerCannotDoIsRefused) {
   EXPECT_THAT(refusal("muon", {"--state-format", "bf16"}), HasSubstr("state_format: found bf16, expected fp32: muon"));
   EXPECT_THAT(refusal("schedule_free_adamw", {"--state-format", "bf16"}),
               HasSubstr("state_format: found bf16, expected fp32: schedule_free_adamw"));
+  EXPECT_THAT(refusal("adafactor", {"--beta2", "0.98"}),
+              HasSubstr("found beta1 0.9, beta2 0.98 and epsilon 1e-08, expected none of them: adafactor"));
+  EXPECT_THAT(refusal("apollo", {"--apollo-rank", "0"}), HasSubstr("apollo_rank: found '0'"));
   EXPECT_THAT(refusal("schedule_free_adamw", {"--beta1", "0"}), HasSubstr("beta1: found 0, expected a number above"));
   const std::string record = R"({"prompt_ids": [5, 6], "completion_ids": [7, 8], "label": )";
   put(at("judged.jsonl"), record + "true}\n" + record + "false}\n");
@@ -99,6 +104,16 @@ TEST_F(Optimizers, WhatAnOptimizerCannotDoIsRefused) {
   ASSERT_EQ(run(job("train", {"--max-steps", "1"})).code, 0);
   EXPECT_THAT(run({"train", "--out", "run", "--resume", "--optimizer", "lion", "--max-steps", "2"}).err,
               HasSubstr("optimizer: found lion, expected adamw, as the run has it"));
+}
+
+// A plan says what APOLLO projects and what it does not, and that its numbers are nothing to others.
+TEST_F(Optimizers, ApolloSaysWhatItProjects) {
+  const auto said = [&](const Words& words) { return run(job("plan", words)).err; };
+  const Words apollo{"--optimizer", "apollo", "--method", "full"};
+  EXPECT_THAT(said(with(apollo, {"--apollo-rank", "8"})),
+              HasSubstr("to 8 numbers a row or column; all else has adamw"));
+  EXPECT_THAT(said(with(apollo, {"--apollo-rank", "40"})), HasSubstr("as many as their smaller side has"));
+  EXPECT_THAT(said({"--apollo-rank", "8"}), HasSubstr("it is of --optimizer apollo"));
 }
 
 TEST_F(Optimizers, AFallingRateIsNotedBesideAnAverage) {

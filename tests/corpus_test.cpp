@@ -65,8 +65,9 @@ const std::set<std::string> kNotOfData{
     "compute", "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2", "epsilon", "max_grad_norm",
     "seed", "reduce_every", "preference_loss", "beta", "label_smoothing", "nll_weight", "simpo_gamma",
     "desirable_weight", "undesirable_weight", "reference", "reference_cache", "image_tokens", "center_coefficient",
-    "image_cache", "optimizer", "z_loss", "neftune_noise_alpha", "teacher", "teacher_top_k", "distill_beta",
-    "distill_temperature", "distill_weight",
+    "image_cache", "optimizer", "z_loss", "neftune_noise_alpha", "apollo_rank", "apollo_update_interval",
+    "apollo_scale", "apollo_scale_type", "teacher", "teacher_top_k", "distill_beta", "distill_temperature",
+    "distill_weight",
     // How the rate goes on and how long, which a resumed run may change.
     "learning_rate", "schedule", "schedule_cycles", "schedule_power", "decay_ratio", "warmup_steps", "warmup_ratio",
     "min_learning_rate_ratio", "max_steps", "epochs",

@@ -273,6 +273,12 @@ inline void add_conversions(OpCases& cases) {
                      {},
                      1e-7,
                      0});
+    cases.push_back({fmt::format("random_fill.{}.normal.every", name(t)),
+                     RandomFill{Distribution::Normal, 0.02f, 42, 7, 3, 5},
+                     {out("x", t, {333})},
+                     {.step = 11},
+                     1e-7,
+                     0});
     cases.push_back({fmt::format("random_fill.{}.uniform", name(t)),
                      RandomFill{Distribution::Uniform, 0.25f, uint64_t{1} << 40, 1, (uint64_t{1} << 34) + 1},
                      {out("x", t, {20000})},
@@ -532,6 +538,7 @@ inline OpCases op_cases() {
   add_adamw(cases);
   add_lion(cases);
   add_muon(cases);
+  add_scaled_matrices(cases);
   add_schedule_free(cases);
   return cases;
 }

@@ -145,6 +145,85 @@ inline void add_muon(OpCases& cases) {
     }
 }
 
+// Matrices of some rows, of many, and of one, by words and one by one.
+inline void add_scaled_matrices(OpCases& cases) {
+  const RuntimeScalars runtime{.step = 7};
+  const auto positive = uniform(0.1, 2);
+  const auto number = [](const char* of, double value) { return in(of, DType::F32, {1}, list(std::vector{value})); };
+  const auto clip = [](double finite) { return in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})); };
+  for (const DType t : kActivations)
+    for (const Shape& shape :
+         {Shape{37, 129}, Shape{300, 64}, Shape{3, 5000}, Shape{1, 20016}, Shape{1, 1}, Shape{700, 8}})
+      for (const double finite : {1.0, 0.0}) {
+        const int64_t rows = shape.rows(), cols = shape.cols();
+        const std::string what = fmt::format("{}.{}x{}{}", name(t), rows, cols, finite != 0 ? "" : ".not_finite");
+        cases.push_back({"factored_means." + what,
+                         FactoredMeans{},
+                         {in("g", t, shape), inout("rows", DType::F32, {rows}, positive),
+                          inout("columns", DType::F32, {cols}, positive), clip(finite)},
+                         runtime,
+                         2e-6,
+                         1e-7});
+        for (const auto& [by_rows, by_columns] : {std::pair(true, true), {true, false}, {false, true}}) {
+          std::vector<CaseOperand> scales;
+          if (by_rows) scales.push_back(in("row_scales", DType::F32, {rows}, positive));
+          if (by_columns) scales.push_back(in("column_scales", DType::F32, {cols}, positive));
+          const auto with = [&](const CaseOperand& first, const CaseOperand& then) {
+            std::vector<CaseOperand> all = scales;
+            all.insert(all.begin(), first);
+            all.insert(all.end(), {then, clip(finite)});
+            return all;
+          };
+          const std::string how = fmt::format("{}{}{}", by_rows ? "rows." : "", by_columns ? "columns." : "", what);
+          cases.push_back({"scaled_squares." + how, ScaledSquares{by_rows, by_columns},
+                           with(in("g", t, shape), out("squares", DType::F32, {rows})), runtime, 2e-6, 1e-6});
+          cases.push_back({"scale_matrix." + how, ScaleMatrix{by_rows, by_columns},
+                           with(inout("g", t, shape), number("factor", 0.3)), runtime, 2e-6, 1e-7});
+        }
+      }
+  for (const auto& [rows, cols] : {std::pair(1, 1), std::pair(300, 7000)})
+    cases.push_back(
+        {fmt::format("factored_scales.{}x{}", rows, cols),
+         FactoredScales{},
+         {in("rows", DType::F32, {rows}, positive), in("columns", DType::F32, {cols}, positive), number("mean", 0.7),
+          out("row_scales", DType::F32, {rows}), out("column_scales", DType::F32, {cols})},
+         runtime,
+         1e-6,
+         1e-7});
+  for (const double square : {0.5, 4.0})
+    cases.push_back({fmt::format("square_limit.{}", square),
+                     SquareLimit{1.5},
+                     {number("square", square), out("factor", DType::F32, {1})},
+                     runtime,
+                     1e-6,
+                     0});
+  for (const auto& [n, r] : {std::pair(1, 1), std::pair(300, 1), std::pair(129, 256), std::pair(4000, 33)})
+    for (const double finite : {1.0, 0.0})
+      cases.push_back({fmt::format("projected_moments.{}x{}{}", n, r, finite != 0 ? "" : ".not_finite"),
+                       ProjectedMoments{0.9, 0.99, 1e-6},
+                       {in("low", DType::F32, {n, r}), inout("m", DType::F32, {n, r}),
+                        inout("v", DType::F32, {n, r}, positive), out("squares", DType::F32, {2, n}), clip(finite)},
+                       runtime,
+                       2e-6,
+                       1e-7});
+  for (const int64_t k : {1, 300})
+    cases.push_back({fmt::format("channel_scales.of{}", k),
+                     ChannelScales{},
+                     {in("squares", DType::F32, {2, k}, uniform(0, 2)), out("scales", DType::F32, {300})},
+                     runtime,
+                     1e-6,
+                     1e-7});
+  for (const double last : {0.0, 0.5, 2.0})
+    for (const double finite : {1.0, 0.0})
+      cases.push_back({fmt::format("growth_limit.after{}{}", last, finite != 0 ? "" : ".not_finite"),
+                       GrowthLimit{4, 0.9, 0.99},
+                       {number("square", 1.7), inout("last", DType::F32, {1}, list(std::vector{last})),
+                        out("factor", DType::F32, {1}), clip(finite)},
+                       runtime,
+                       1e-6,
+                       1e-7});
+}
+
 inline void add_schedule_free(OpCases& cases) {
   const auto weights = [](OpCase& c, bool split, const Shape& n) {
     c.operands.push_back(inout("w", split ? DType::BF16 : DType::F32, n));

@@ -92,7 +92,7 @@ struct Completion : Cli {
 TEST_F(Completion, CommandsFlagsAndWordsAreOffered) {
   EXPECT_EQ(offered("snug tr"), "train translate\n");
   EXPECT_EQ(offered("snug train --optim"), "--optimizer\n");
-  EXPECT_EQ(offered("snug train --optimizer ''"), "adamw lion schedule_free_adamw muon\n");
+  EXPECT_EQ(offered("snug train --optimizer ''"), "adamw lion schedule_free_adamw muon adafactor apollo\n");
   EXPECT_EQ(offered("snug doctor --optim"), "\n");
 }
 

@@ -179,7 +179,7 @@ JobSpec make_job(const JobConfig& options, Purpose purpose) {
   place_initial_halves(spec, options);
   place_new_rows(spec, options);
   resolve_base(spec, options);
-  if (spec.purpose == Purpose::Train) note_orthogonalized(spec);
+  if (spec.purpose == Purpose::Train) note_matrices(spec);
   note_other_base(spec, options, request);
   if (options.adapter.empty() && is_file(std::filesystem::path(options.model) / kPeftConfigFile))
     spec.sources.notes.push_back(fmt::format("{} holds an adapter too ({}), which is not used: {} {} uses it",
@@ -291,9 +291,9 @@ Choices choices_of(const JobConfig& options) {
   choices.states = offload_of("offload_states", options.offload_states);
   choices.gradients = offload_of("offload_gradients", options.offload_gradients);
   choices.parameters = offload_of("offload_parameters", options.offload_parameters);
-  const bool whole_matrices = options.optimizer == name(Optimizer::Muon);
-  choices.update_in_backward = options.max_grad_norm == 0 && !whole_matrices;
-  choices.speculate = options.speculative_updates && options.max_grad_norm != 0 && !whole_matrices;
+  const bool matrices = updates_matrices(optimizer_from_name(options.optimizer));
+  choices.update_in_backward = options.max_grad_norm == 0 && !(matrices && options.ranks > 1);
+  choices.speculate = options.speculative_updates && options.max_grad_norm != 0 && !matrices;
   return choices;
 }
 

@@ -92,6 +92,9 @@ struct JobConfig {
   double min_learning_rate_ratio = 0, schedule_power = 1, decay_ratio = 0.1;
   int64_t schedule_cycles = 1;
   std::string optimizer = "adamw";
+  int64_t apollo_rank = 256, apollo_update_interval = 200;
+  double apollo_scale = 1;
+  std::string apollo_scale_type = "channel";
   std::optional<double> beta2;  // not given: by optimizer
   double weight_decay = 0, beta1 = 0.9, epsilon = 1e-8, max_grad_norm = 1;
   int64_t batch_size = 0;  // 0: the product of the next two if both are given, else 16 or a multiple of the ranks

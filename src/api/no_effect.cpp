@@ -48,9 +48,12 @@ void add_of_training(const JobConfig& options, const Cut& cut, Reasons& reasons)
     reasons.emplace_back("schedule_power", "it is of " + option_name("schedule") + " polynomial");
   if (options.schedule != "warmup_stable_decay")
     reasons.emplace_back("decay_ratio", "it is of " + option_name("schedule") + " warmup_stable_decay");
+  if (options.optimizer != name(Optimizer::Apollo))
+    for (const char* key : {"apollo_rank", "apollo_update_interval", "apollo_scale", "apollo_scale_type"})
+      reasons.emplace_back(key, "it is of " + option_name("optimizer") + " apollo");
   if (options.warmup_steps) reasons.emplace_back("warmup_ratio", option_name("warmup_steps") + " is given, and wins");
-  if (options.optimizer == name(Optimizer::Muon) && options.speculative_updates)
-    reasons.emplace_back("speculative_updates", "muon updates whole matrices, once the backward is done");
+  if (updates_matrices(optimizer_from_name(options.optimizer)) && options.speculative_updates)
+    reasons.emplace_back("speculative_updates", options.optimizer + " updates whole matrices, once the norm is known");
   else if (options.max_grad_norm == 0 && options.speculative_updates)
     reasons.emplace_back("speculative_updates", "with " + option_name("max_grad_norm") + " 0 nothing is clipped");
   if (cut.ranks == 1 && options.zero != "auto" && options.zero != "0")

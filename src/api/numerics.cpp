@@ -150,6 +150,12 @@ void require_quantizable(const JobSpec& spec) {
                  to_string(param.shape), kFp8Multiple);
 }
 
+// Returns whether nothing is said of AdamW's moments.
+bool has_usual_moments(const JobConfig& options) {
+  const JobConfig usual;
+  return options.beta1 == usual.beta1 && !options.beta2 && options.epsilon == usual.epsilon;
+}
+
 // Requires that what is asked for is there for the optimizer.
 void require_options_of_optimizer(const Numerics& n, const JobConfig& options) {
   if (n.optimizer == Optimizer::AdamW) return;
@@ -159,6 +165,13 @@ void require_options_of_optimizer(const Numerics& n, const JobConfig& options) {
   if (n.optimizer == Optimizer::Lion && options.epsilon != JobConfig().epsilon)
     user_error("epsilon: found {}, expected nothing: lion divides by nothing ({} adamw does)", options.epsilon,
                option_name("optimizer"));
+  if (n.optimizer == Optimizer::Adafactor && !has_usual_moments(options))
+    user_error(
+        "found beta1 {}, beta2 {} and epsilon {}, expected none of them: adafactor has no first moment, and its "
+        "squares "
+        "are kept by 1 - step^-0.8 ({} adamw has them)",
+        options.beta1, options.beta2 ? fmt::format("{}", *options.beta2) : "unset", options.epsilon,
+        option_name("optimizer"));
   if (n.optimizer != Optimizer::ScheduleFreeAdamW) return;
   if (n.beta1 == 0)
     user_error("beta1: found 0, expected a number above it: schedule_free_adamw divides by it; adamw takes 0");
@@ -183,6 +196,10 @@ Numerics numerics_of(const JobConfig& options) {
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
   n.seed = options.seed;
   n.neftune_alpha = options.neftune_noise_alpha;
+  n.apollo_rank = options.apollo_rank;
+  n.apollo_update_interval = options.apollo_update_interval;
+  n.apollo_scale = options.apollo_scale;
+  n.apollo_by_channel = options.apollo_scale_type == "channel";
   n.reduce_once_per_step = options.reduce_every == "step";
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16
@@ -221,15 +238,27 @@ void resolve_base(JobSpec& spec, const JobConfig& options) {
   require_quantizable(spec);
 }
 
-void note_orthogonalized(JobSpec& spec) {
-  if (spec.numerics.optimizer != Optimizer::Muon) return;
+void note_matrices(JobSpec& spec) {
+  const Numerics& n = spec.numerics;
+  if (n.optimizer != Optimizer::Muon && n.optimizer != Optimizer::Apollo) return;
   const std::vector<bool> matrices = trained_hidden_matrices(spec.table);
   double flops = 0;
-  for (size_t i = 0; i < matrices.size(); i++)
-    if (matrices[i]) flops += orthogonalize_flops(spec.table.params[i].shape);
-  spec.sources.notes.push_back(fmt::format(
-      "muon orthogonalises {} matrices in every step, by products of {:.3g} TFLOP in all; all else has adamw",
-      std::ranges::count(matrices, true), flops / 1e12));
+  int64_t whole = 0;
+  for (size_t i = 0; i < matrices.size(); i++) {
+    if (!matrices[i]) continue;
+    flops += orthogonalize_flops(spec.table.params[i].shape);
+    whole += n.projected_to(spec.table.params[i].shape) < n.apollo_rank;
+  }
+  const auto count = std::ranges::count(matrices, true);
+  if (n.optimizer == Optimizer::Muon)
+    spec.sources.notes.push_back(fmt::format(
+        "muon orthogonalises {} matrices in every step, by products of {:.3g} TFLOP in all; all else has adamw", count,
+        flops / 1e12));
+  else
+    spec.sources.notes.push_back(fmt::format(
+        "apollo scales {} matrices by their gradients' projections to {} numbers a row or column{}; all else has adamw",
+        count, n.apollo_rank,
+        whole == 0 ? "" : fmt::format(", of {} to as many as their smaller side has, which is less", whole)));
 }
 
 }  // namespace snug

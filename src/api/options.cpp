@@ -232,12 +232,21 @@ std::vector<OptionSpec> training_specs() {
                   "format of gradients summed over passes"),
 
       word_option(
-          "optimizer", &O::optimizer, {"adamw", "lion", "schedule_free_adamw", "muon"},
+          "optimizer", &O::optimizer, {"adamw", "lion", "schedule_free_adamw", "muon", "adafactor", "apollo"},
           "what updates weights; lion has one moment, and wants a third to a tenth of AdamW's learning_rate; "
           "schedule_free_adamw trains weights that are beta1 of their average and else newer, and evaluates and "
           "saves that average, so that a constant schedule does; muon orthogonalises the momentum (of 0.95) of every "
           "matrix of layers' linears and adapters, scaled so that AdamW's learning_rate does, and is AdamW for the "
-          "rest"),
+          "rest; adafactor keeps one number a row and a column of squared gradients, and no more; apollo keeps AdamW's "
+          "moments of projections of those matrices, and is AdamW for the rest"),
+      integer_option("apollo_rank", &O::apollo_rank, 1,
+                     "apollo: numbers to which a row (or column) of gradients is projected at random (256)"),
+      integer_option("apollo_update_interval", &O::apollo_update_interval, 1,
+                     "apollo: steps after which there is another projection (200)"),
+      number_option("apollo_scale", &O::apollo_scale, 1e-6, 1e6,
+                    "apollo: by the root of which updates are scaled; 128 is usual with rank 1 (1)"),
+      word_option("apollo_scale_type", &O::apollo_scale_type, {"channel", "tensor"},
+                  "apollo: each row (or column) has a scale, or a matrix has one, which is usual with rank 1"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "apart from the gradient, not on norms and biases (0)"),
       number_option("beta1", &O::beta1, 0, kMostBeta, "of the first moment; of lion, of what gives the sign (0.9)"),
       open_number_option("beta2", &O::beta2, kMostBeta, "of the second moment, or lion's one (0.999; lion 0.99)"),

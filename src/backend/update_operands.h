@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/operands.h"
+#include "tensor/step_scalars.h"
 #include "tensor/view.h"
 
 namespace snug {
@@ -11,6 +12,21 @@ struct UpdatedWeight {
   TensorView lo;      // "lo": then the bits that complete it
   bool split = false;
 };
+
+// Holds a gradient and the scales of its rows and columns: null where they are not there.
+struct ScaledOperands {
+  TensorView g, column_scales;
+  const float* row_scales = nullptr;
+};
+ScaledOperands scaled_operands(Operands& operands, bool rows, bool columns);
+
+// Takes all operands of ChannelScales.
+struct ChannelScalesOperands {
+  TensorView squares, scales;
+};
+ChannelScalesOperands channel_scales_operands(Operands& operands);
+
+const StepScalars* take_step_scalars(Operands& operands);
 
 // Takes `count` weights, as numbers of 32 bits in one operand or, split, in two (backend/master.h).
 UpdatedWeight updated_weight(Operands& operands, bool split, int64_t count);

@@ -86,7 +86,7 @@ constexpr auto describe(const FitColumns&) { return describe_as("fit_columns"); 
 constexpr auto describe(const SplitMaster&) { return describe_as("split_master"); }
 constexpr auto describe(const JoinMaster&) { return describe_as("join_master"); }
 constexpr auto describe(const RandomFill&) {
-  return describe_as("random_fill", "distribution", "scale", "seed", "stream", "first");
+  return describe_as("random_fill", "distribution", "scale", "seed", "stream", "first", "every");
 }
 constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "seed", "stream"); }
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
@@ -133,6 +133,16 @@ constexpr auto describe(const ScheduleFreeAdamW&) {
 constexpr auto describe(const Momentum&) { return describe_as("momentum", "beta"); }
 constexpr auto describe(const Normalize&) { return describe_as("normalize"); }
 constexpr auto describe(const Descend&) { return describe_as("descend", "weight_decay", "split", "rate"); }
+constexpr auto describe(const FactoredMeans&) { return describe_as("factored_means", "decay", "epsilon"); }
+constexpr auto describe(const FactoredScales&) { return describe_as("factored_scales"); }
+constexpr auto describe(const SquareLimit&) { return describe_as("square_limit", "threshold"); }
+constexpr auto describe(const ScaledSquares&) { return describe_as("scaled_squares", "rows", "columns"); }
+constexpr auto describe(const ScaleMatrix&) { return describe_as("scale_matrix", "rows", "columns"); }
+constexpr auto describe(const ProjectedMoments&) {
+  return describe_as("projected_moments", "beta1", "beta2", "epsilon");
+}
+constexpr auto describe(const ChannelScales&) { return describe_as("channel_scales"); }
+constexpr auto describe(const GrowthLimit&) { return describe_as("growth_limit", "scale", "beta1", "beta2"); }
 constexpr auto describe(const ScheduleFreeAverage&) { return describe_as("schedule_free_average", "beta1", "split"); }
 constexpr auto describe(const HostTask&) { return describe_as("host_task", "job", "index"); }
 constexpr auto describe(const ReadFile&) { return describe_as("read_file", "file", "offset"); }

@@ -126,6 +126,10 @@ Work work(const Op& op) {
           [&](const Quantize& quantize) {
             return Work{0, all_bytes(op) + (quantize.columns && !quantize.column_scales ? bytes(operands[0]) : 0)};
           },
+          // The gradient is read once for rows, and once for columns.
+          [&](const FactoredMeans&) {
+            return Work{0, all_bytes(op) + bytes(operands[0])};
+          },
           [&](const auto&) {
             return Work{0, all_bytes(op)};
           },

@@ -89,6 +89,14 @@ struct Bind {
   Launch operator()(const Momentum& a) const { return cpu::bind_momentum(a, operands); }
   Launch operator()(const Normalize&) const { return cpu::bind_normalize(operands); }
   Launch operator()(const Descend& a) const { return cpu::bind_descend(a, operands); }
+  Launch operator()(const FactoredMeans& a) const { return cpu::bind_factored_means(a, operands); }
+  Launch operator()(const FactoredScales&) const { return cpu::bind_factored_scales(operands); }
+  Launch operator()(const SquareLimit& a) const { return cpu::bind_square_limit(a, operands); }
+  Launch operator()(const ScaledSquares& a) const { return cpu::bind_scaled_squares(a, operands); }
+  Launch operator()(const ScaleMatrix& a) const { return cpu::bind_scale_matrix(a, operands); }
+  Launch operator()(const ProjectedMoments& a) const { return cpu::bind_projected_moments(a, operands); }
+  Launch operator()(const ChannelScales&) const { return cpu::bind_channel_scales(operands); }
+  Launch operator()(const GrowthLimit& a) const { return cpu::bind_growth_limit(a, operands); }
   Launch operator()(const ScheduleFreeAdamW& a) const { return cpu::bind_schedule_free_adamw(a, operands); }
   Launch operator()(const ScheduleFreeAverage& a) const { return cpu::bind_schedule_free_average(a, operands); }
   Launch operator()(const HostTask&) const { return refuse(); }

@@ -71,6 +71,14 @@ Launch bind_lion(const Lion& lion, Operands operands);
 Launch bind_momentum(const Momentum& momentum, Operands operands);
 Launch bind_normalize(Operands operands);
 Launch bind_descend(const Descend& descend, Operands operands);
+Launch bind_factored_means(const FactoredMeans& means, Operands operands);
+Launch bind_factored_scales(Operands operands);
+Launch bind_square_limit(const SquareLimit& limit, Operands operands);
+Launch bind_scaled_squares(const ScaledSquares& squares, Operands operands);
+Launch bind_scale_matrix(const ScaleMatrix& scale, Operands operands);
+Launch bind_projected_moments(const ProjectedMoments& moments, Operands operands);
+Launch bind_channel_scales(Operands operands);
+Launch bind_growth_limit(const GrowthLimit& limit, Operands operands);
 Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands);
 Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands);
 

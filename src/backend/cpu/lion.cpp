@@ -40,7 +40,7 @@ Launch bind_lion(const Lion& lion, Operands operands) {
   const int64_t n = gradient.count();
   const UpdatedWeight updated = updated_weight(operands, lion.split, n);
   float* const m = operands.vector("m", {DType::F32}, n).as<float>();
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
     return with_weight<PlainWeight, SplitWeight>(

@@ -29,7 +29,7 @@ Launch bind_momentum(const Momentum& momentum, Operands operands) {
   const TensorView gradient = operands.dense("g", kActivation);
   const int64_t n = gradient.count();
   const TensorView kept = operands.vector("m", {DType::F32}, n), direction = operands.vector("d", {gradient.dtype}, n);
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() -> Launch {
     return [=, s = MomentumScalars(momentum), g = gradient.as<G>(), m = kept.as<float>(),
@@ -68,7 +68,7 @@ Launch bind_normalize(Operands operands) {
 Launch bind_descend(const Descend& attrs, Operands operands) {
   const TensorView direction = operands.dense("u", kActivation);
   const UpdatedWeight updated = updated_weight(operands, attrs.split, direction.count());
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(direction.dtype, [&]<class U>() {
     return with_weight<PlainWeight, SplitWeight>(

@@ -24,11 +24,10 @@ Launch bind_random_fill(const RandomFill& fill, Operands operands) {
   const TensorView x = operands.dense("x", kActivation);
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [fill, x](const RuntimeScalars&) {
+    return [fill, x](const RuntimeScalars& runtime) {
       const Random random(fill.seed, RandomPurpose::Initialisation, fill.stream);
-      share_runs(Extent{x}, [&](int64_t, int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++)
-          x.as<T>()[i] = T(drawn(fill, random, fill.first + static_cast<uint64_t>(i)));
+      share_runs(Extent{x}, [&, first = fill.place(runtime.step)](int64_t, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) x.as<T>()[i] = T(drawn(fill, random, first + static_cast<uint64_t>(i)));
       });
     };
   });

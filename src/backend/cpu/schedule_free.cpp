@@ -53,7 +53,7 @@ Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operand
   const UpdatedWeight updated = updated_weight(operands, adamw.split, n);
   float* const difference = operands.vector("d", {DType::F32}, n).as<float>();
   float* const v = operands.vector("v", {DType::F32}, n).as<float>();
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
     return with_weight<PlainWeight, SplitWeight>(

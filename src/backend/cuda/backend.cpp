@@ -100,6 +100,14 @@ struct Bind {
   Launch operator()(const Momentum& a) const { return cuda::bind_momentum(a, operands, stream); }
   Launch operator()(const Normalize&) const { return cuda::bind_normalize(operands, stream); }
   Launch operator()(const Descend& a) const { return cuda::bind_descend(a, operands, stream); }
+  Launch operator()(const FactoredMeans& a) const { return cuda::bind_factored_means(a, operands, stream); }
+  Launch operator()(const FactoredScales&) const { return cuda::bind_factored_scales(operands, stream); }
+  Launch operator()(const SquareLimit& a) const { return cuda::bind_square_limit(a, operands, stream); }
+  Launch operator()(const ScaledSquares& a) const { return cuda::bind_scaled_squares(a, operands, stream); }
+  Launch operator()(const ScaleMatrix& a) const { return cuda::bind_scale_matrix(a, operands, stream); }
+  Launch operator()(const ProjectedMoments& a) const { return cuda::bind_projected_moments(a, operands, stream); }
+  Launch operator()(const ChannelScales&) const { return cuda::bind_channel_scales(operands, stream); }
+  Launch operator()(const GrowthLimit& a) const { return cuda::bind_growth_limit(a, operands, stream); }
   Launch operator()(const ScheduleFreeAdamW& a) const { return cuda::bind_schedule_free_adamw(a, operands, stream); }
   Launch operator()(const ScheduleFreeAverage& a) const {
     return cuda::bind_schedule_free_average(a, operands, stream);

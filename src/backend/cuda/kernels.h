@@ -75,6 +75,14 @@ Launch bind_lion(const Lion& lion, Operands operands, cudaStream_t stream);
 Launch bind_momentum(const Momentum& momentum, Operands operands, cudaStream_t stream);
 Launch bind_normalize(Operands operands, cudaStream_t stream);
 Launch bind_descend(const Descend& descend, Operands operands, cudaStream_t stream);
+Launch bind_factored_means(const FactoredMeans& means, Operands operands, cudaStream_t stream);
+Launch bind_factored_scales(Operands operands, cudaStream_t stream);
+Launch bind_square_limit(const SquareLimit& limit, Operands operands, cudaStream_t stream);
+Launch bind_scaled_squares(const ScaledSquares& squares, Operands operands, cudaStream_t stream);
+Launch bind_scale_matrix(const ScaleMatrix& scale, Operands operands, cudaStream_t stream);
+Launch bind_projected_moments(const ProjectedMoments& moments, Operands operands, cudaStream_t stream);
+Launch bind_channel_scales(Operands operands, cudaStream_t stream);
+Launch bind_growth_limit(const GrowthLimit& limit, Operands operands, cudaStream_t stream);
 Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operands, cudaStream_t stream);
 Launch bind_schedule_free_average(const ScheduleFreeAverage& average, Operands operands, cudaStream_t stream);
 

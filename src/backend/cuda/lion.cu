@@ -50,7 +50,7 @@ Launch bind_lion(const Lion& lion, Operands operands, cudaStream_t stream) {
   const int64_t n = gradient.count();
   const UpdatedWeight updated = updated_weight(operands, lion.split, n);
   const TensorView m = operands.vector("m", {DType::F32}, n);
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   const bool is_wide = wide({gradient, m}) && wide(updated);
   return dispatch_activation(gradient.dtype, [&]<class G>() {

@@ -67,7 +67,7 @@ struct DescendBody {
 Launch bind_momentum(const Momentum& momentum, Operands operands, cudaStream_t stream) {
   const TensorView g = operands.dense("g", kActivation);
   const TensorView m = operands.vector("m", {DType::F32}, g.count()), d = operands.vector("d", {g.dtype}, g.count());
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(g.dtype, [&]<class G>() -> Launch {
     return [=, s = MomentumScalars(momentum)](const RuntimeScalars&) {
@@ -92,7 +92,7 @@ Launch bind_normalize(Operands operands, cudaStream_t stream) {
 Launch bind_descend(const Descend& descend, Operands operands, cudaStream_t stream) {
   const TensorView u = operands.dense("u", kActivation);
   const UpdatedWeight updated = updated_weight(operands, descend.split, u.count());
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   const bool is_wide = wide({u}) && wide(updated);
   return dispatch_activation(u.dtype, [&]<class U>() {

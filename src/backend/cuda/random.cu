@@ -88,10 +88,10 @@ Launch bind_random_fill(const RandomFill& fill, Operands operands, cudaStream_t 
   const TensorView x = operands.dense("x", kActivation);
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=](const RuntimeScalars&) {
+    return [=](const RuntimeScalars& runtime) {
       const DeviceRandom random(fill.seed, RandomPurpose::Initialisation, fill.stream);
       launch_elements(stream, Extent{x}, false,
-                      RandomFillBody<T>{x.as<T>(), random, fill.distribution, fill.scale, fill.first});
+                      RandomFillBody<T>{x.as<T>(), random, fill.distribution, fill.scale, fill.place(runtime.step)});
     };
   });
 }

@@ -83,7 +83,7 @@ Launch bind_schedule_free_adamw(const ScheduleFreeAdamW& adamw, Operands operand
   const int64_t n = gradient.count();
   const UpdatedWeight updated = updated_weight(operands, adamw.split, n);
   const TensorView difference = operands.vector("d", {DType::F32}, n), v = operands.vector("v", {DType::F32}, n);
-  const StepScalars* const scalars = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   const bool is_wide = wide({gradient, difference, v}) && wide(updated);
   return dispatch_activation(gradient.dtype, [&]<class G>() {

@@ -18,6 +18,19 @@ Operand slice(const ShardedArray& sharded, const Span& span) {
   return slice(sharded.values, sharded.span.begin, sharded.block, span);
 }
 
+namespace {
+
+// Returns, by ParamId, what the optimizer updates as matrices, from the whole of their gradients.
+std::vector<bool> matrices_of(Optimizer optimizer, const ParamTable& table) {
+  if (optimizer == Optimizer::Muon || optimizer == Optimizer::Apollo) return trained_hidden_matrices(table);
+  std::vector<bool> matrices(table.params.size());
+  if (optimizer == Optimizer::Adafactor)
+    for (size_t i = 0; i < matrices.size(); i++) matrices[i] = table.params[i].trainable;
+  return matrices;
+}
+
+}  // namespace
+
 // Adds the arrays of a group.
 class Storage::ArrayAllocator {
  public:
@@ -31,6 +44,7 @@ class Storage::ArrayAllocator {
   Array weights(std::string name, SegmentKind kind, DType dtype, int64_t block = 1) const {
     return hold(std::move(name), kind, dtype, block, Role::Weight, placement_.weights, shard_weights());
   }
+  ShardedArray updated() const { return place(SegmentKind::Trained, shard_states()); }
   Array state(std::string name, DType dtype, int64_t block = 1) const {
     return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states, shard_states());
   }
@@ -47,6 +61,13 @@ class Storage::ArrayAllocator {
     return hold(std::move(name), SegmentKind::Trained, dtype, 1, Role::State,
                 where_gradients_are ? placement_.gradients : placement_.states, shard_states(), Life::Carried);
   }
+  MatrixState matrix_state(std::string name, ParamId id, const Shape& shape, std::optional<Space> where = {}) const {
+    const Space space = where.value_or(placement_.states);
+    const int64_t count = space == Space::Device ? shape.count() : round_up(shape.count(), kUnit);
+    const Operand values = new_tensor(set_, fmt::format("group.{}.{}.{}", group_, name, id), DType::F32, {count},
+                                      Role::State, space, Life::Persistent);
+    return {std::move(name), shape, values};
+  }
   Operand numbers(std::string_view name, int64_t count) const {
     if (count == 0) return {};
     return new_tensor(set_, fmt::format("group.{}.{}", group_, name), DType::F32, {count}, Role::Weight, Space::Device,
@@ -57,14 +78,20 @@ class Storage::ArrayAllocator {
   bool shard_states() const { return placement_.shard_states || shard_weights(); }
   bool shard_weights() const { return placement_.shard_weights || placement_.weights != Space::Device; }
 
-  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space, bool sharded,
-             Life life = Life::Persistent) const {
+  // Says what this rank holds of a segment.
+  ShardedArray place(SegmentKind kind, bool sharded) const {
     const Topology& topology = layout_.topology();
     ShardedArray array;
-    array.block = block;
     array.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
     if (topology.ranks > 1 && !sharded) array.sharers = Ranks::Parts;
     if (topology.replicas > 1 && sharded) array.sharers = Ranks::Peers;
+    return array;
+  }
+
+  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space, bool sharded,
+             Life life = Life::Persistent) const {
+    ShardedArray array = place(kind, sharded);
+    array.block = block;
     array.values = new_tensor(set_, fmt::format("group.{}.{}{}", group_, prefix_, name), dtype,
                               {array.span.count() / block}, role, space, life);
     return {std::move(name), array};
@@ -82,13 +109,13 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     : table_(table),
       layout_(layout),
       numerics_(numerics),
+      matrix_states_(table.params.size()),
       table_spans_(table.params.size()),
       constant_spans_(table.params.size()),
-      orthogonal_(numerics.optimizer == Optimizer::Muon ? trained_hidden_matrices(table)
-                                                        : std::vector<bool>(table.params.size())),
-      orthogonal_groups_(static_cast<size_t>(table.group_count())) {
-  for (size_t i = 0; i < orthogonal_.size(); i++)
-    if (orthogonal_[i]) orthogonal_groups_[static_cast<size_t>(table.params[i].group)] = true;
+      matrices_(matrices_of(numerics.optimizer, table)),
+      matrix_groups_(static_cast<size_t>(table.group_count())) {
+  for (size_t i = 0; i < matrices_.size(); i++)
+    if (matrices_[i]) matrix_groups_[static_cast<size_t>(table.params[i].group)] = true;
   for (int g = 0; g < table.group_count(); g++) {
     const ArrayAllocator allocator(set, layout, strategy.groups[static_cast<size_t>(g)], g);
     auto& [frozen, quantized, trained] = weights_.emplace_back();
@@ -100,6 +127,11 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     const bool twice = strategy.speculate && strategy.reduce_in_backward && moments &&
                        strategy.groups[static_cast<size_t>(g)].states != Space::Device;
     const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
+    updated_.push_back(allocator.updated());
+    if (moments)
+      for (const Layout::Run& run : layout.segment(g, SegmentKind::Trained).runs)
+        for (ParamId id = run.first; id < run.first + run.count; id++)
+          matrix_states_[static_cast<size_t>(id)] = allocate_matrix_states(allocator, id);
     states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, g, moments));
     states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, g, moments));
     training_points_.push_back(trained.empty() || !moments ? std::vector<Array>{}
@@ -135,10 +167,15 @@ std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, int
     states.push_back(allocator.state("first_moment", DType::F32));
     return states;
   }
-  if (orthogonalizes(group)) {
-    states.push_back(allocator.state("first_moment", DType::F32));
-    for (const Layout::Run& run : layout_.segment(group, SegmentKind::Trained).runs)
-      if (!orthogonal(run.first)) states.push_back(allocator.state_of(run, "second_moment", DType::F32));
+  if (numerics_.optimizer == Optimizer::Adafactor) return states;
+  if (updates_matrices(group)) {
+    const bool momentum = numerics_.optimizer == Optimizer::Muon;  // of matrices too
+    if (momentum) states.push_back(allocator.state("first_moment", DType::F32));
+    for (const Layout::Run& run : layout_.segment(group, SegmentKind::Trained).runs) {
+      if (updated_as_matrix(run.first)) continue;
+      if (!momentum) states.push_back(allocator.state_of(run, "first_moment", DType::F32));
+      states.push_back(allocator.state_of(run, "second_moment", DType::F32));
+    }
     return states;
   }
   if (numerics_.optimizer == Optimizer::ScheduleFreeAdamW) {
@@ -151,6 +188,24 @@ std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, int
     if (numerics_.state == StateFormat::Bit8)
       states.push_back(allocator.state(std::string(name), DType::F32, kStateBlock));
   return states;
+}
+
+std::vector<MatrixState> Storage::allocate_matrix_states(const ArrayAllocator& allocator, ParamId id) const {
+  if (!updated_as_matrix(id)) return {};
+  const Shape& shape = table_[id].shape;
+  switch (numerics_.optimizer) {
+    case Optimizer::Adafactor:  // stay on the device, which hardly notices
+      return {allocator.matrix_state("row_means", id, {shape.rows()}, Space::Device),
+              allocator.matrix_state("column_means", id, {shape.cols()}, Space::Device)};
+    case Optimizer::Apollo: {
+      const Shape projected{std::max(shape.rows(), shape.cols()), numerics_.projected_to(shape)};
+      return {allocator.matrix_state("first_moment", id, projected),
+              allocator.matrix_state("second_moment", id, projected),
+              allocator.matrix_state("update_norm", id, {1}, Space::Device)};
+    }
+    default:
+      return {};
+  }
 }
 
 // Takes the place of gradients, which are gone by then, or of states where gradients are never there as a whole.

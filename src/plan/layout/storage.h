@@ -33,6 +33,14 @@ struct Array {
   ShardedArray sharded;
 };
 
+// Holds what an optimizer keeps of a parameter as a matrix, in fp32: every rank keeps up all of it.
+struct MatrixState {
+  std::string name;  // "row_means"
+  Shape shape;
+  Operand values;  // a vector in any space; what is not on the device has room for whole units
+  Operand used() const { return elements(values, 0, shape.count()); }
+};
+
 class Storage {
  public:
   // Adds the buffers to `set`. Without `moments`, trainable parameters have their weights only (evaluation of an
@@ -48,9 +56,12 @@ class Storage {
   }
   // Returns the weights themselves, or their codes.
   const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].sharded; }
-  // Returns what the optimizer and checkpoints keep of a trained segment, in a fixed order. The first is of the whole
-  // segment; others may be of one run alone.
+  // Says what this rank updates of a trained segment, and who else does: where its states would lie. It has no values.
+  const ShardedArray& updated(int group) const { return updated_[static_cast<size_t>(group)]; }
+  // Returns what the optimizer and checkpoints keep of a trained segment, in a fixed order: low bits first. Some may be
+  // of one run alone, and there may be none.
   const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
+  const std::vector<MatrixState>& matrix_states(ParamId id) const { return matrix_states_[static_cast<size_t>(id)]; }
   // Returns where y is kept while weights hold the average (plan/lowering/average.h): the weights, and their low bits.
   // Empty if the optimizer makes no average.
   const std::vector<Array>& training_points(int group) const { return training_points_[static_cast<size_t>(group)]; }
@@ -71,9 +82,10 @@ class Storage {
   // Returns the operands that Dequantize reads for a quantized parameter, out of arrays over the whole segment.
   std::vector<Operand> quantized(std::span<const Operand> whole, ParamId id) const;
 
-  // Returns whether a group has matrices whose updates Muon orthogonalises, and whether a parameter is one.
-  bool orthogonalizes(int group) const { return orthogonal_groups_[static_cast<size_t>(group)]; }
-  bool orthogonal(ParamId id) const { return orthogonal_[static_cast<size_t>(id)]; }
+  // Returns whether a group has parameters that are updated as matrices, from the whole of their gradients, and whether
+  // a parameter is one.
+  bool updates_matrices(int group) const { return matrix_groups_[static_cast<size_t>(group)]; }
+  bool updated_as_matrix(ParamId id) const { return matrices_[static_cast<size_t>(id)]; }
 
   // Returns whether a parameter's weights are split; their low bits are then the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
@@ -88,6 +100,7 @@ class Storage {
   class ArrayAllocator;
   std::vector<Array> allocate_codes(const ArrayAllocator& allocator) const;
   std::vector<Array> allocate_states(const ArrayAllocator& allocator, int group, bool moments) const;
+  std::vector<MatrixState> allocate_matrix_states(const ArrayAllocator& allocator, ParamId id) const;
   std::vector<Array> allocate_points(const ArrayAllocator& allocator, const Strategy& strategy) const;
   int64_t number_table(int group);
   int64_t number_constants(int group);
@@ -97,12 +110,14 @@ class Storage {
   Numerics numerics_;
   std::vector<std::array<std::vector<Array>, kSegmentKinds.size()>> weights_;  // by group, SegmentKind
   std::array<std::vector<std::vector<Array>>, 2> states_;                      // by buffer, group
+  std::vector<ShardedArray> updated_;                                          // by group
+  std::vector<std::vector<MatrixState>> matrix_states_;                        // by ParamId
   std::vector<std::vector<Array>> training_points_;                            // by group
   std::vector<Operand> tables_;                                                // by group
   std::vector<Span> table_spans_;                                              // by ParamId
   std::vector<Operand> constants_;                                             // by group
   std::vector<Span> constant_spans_;                                           // by ParamId
-  std::vector<bool> orthogonal_, orthogonal_groups_;                           // by ParamId, by group
+  std::vector<bool> matrices_, matrix_groups_;                                 // by ParamId, by group
 };
 
 }  // namespace snug

@@ -21,7 +21,7 @@ template <class Body>
 void for_each_tile(const JobContext& job, Emitter& emitter, const Body& body) {
   for (int g = 0; g < job.table.group_count(); g++) {
     if (job.storage.training_points(g).empty()) continue;
-    const Span updated = job.storage.states(g).front().sharded.span;
+    const Span updated = job.storage.updated(g).span;
     for (const Layout::Run& run : job.layout().segment(g, SegmentKind::Trained).runs) {
       const Span mine = intersection(run.span, updated);
       for (int64_t begin = mine.begin; begin < mine.end; begin += kUpdateTile) {

@@ -107,7 +107,9 @@ class Compiler {
           "updates in the backward of gradients that are reduced after it");
     check(spec.numerics.optimizer != Optimizer::ScheduleFreeAdamW || !spec.objective.scores_others(),
           "replies scored before each step by the average of schedule-free training, not by what is trained");
-    check(spec.numerics.optimizer != Optimizer::Muon || !(spec.strategy.update_in_backward || spec.strategy.speculate),
+    check(!updates_matrices(spec.numerics.optimizer) || !spec.strategy.speculate,
+          "updates of whole matrices that speculate");
+    check(!updates_matrices(spec.numerics.optimizer) || !spec.strategy.update_in_backward || spec.cut.ranks == 1,
           "updates of whole matrices, which ranks gather, within the backward");
     check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
           "updates in the backward speculate on nothing");

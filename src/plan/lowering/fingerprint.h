@@ -12,7 +12,8 @@ inline std::map<std::string, std::string> words_of(StateFormat) {
   return {{"0", "fp32"}, {"1", "bf16"}, {"2", "8bit"}};
 }
 inline std::map<std::string, std::string> words_of(Optimizer) {
-  return {{"0", "adamw"}, {"1", "lion"}, {"2", "schedule_free_adamw"}, {"3", "muon"}};
+  return {{"0", "adamw"}, {"1", "lion"},      {"2", "schedule_free_adamw"},
+          {"3", "muon"},  {"4", "adafactor"}, {"5", "apollo"}};
 }
 inline std::map<std::string, std::string> words_of(BaseFormat) {
   return {{"plain", "numbers, as base_format bf16 and fp32 keep them"}};
@@ -21,7 +22,8 @@ inline std::map<std::string, std::string> words_of(BaseFormat) {
 template <RecordOf<Numerics> R, class Visit>
 void visit_fields(R& numerics, Visit&& visit) {
   auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_once_per_step, logits_chunk_rows,
-         beta1, beta2, epsilon, weight_decay, max_grad_norm, state, seed, optimizer, neftune_alpha] = numerics;
+         beta1, beta2, epsilon, weight_decay, max_grad_norm, state, seed, optimizer, neftune_alpha, apollo_rank,
+         apollo_update_interval, apollo_scale, apollo_by_channel] = numerics;
   visit("compute", compute);
   visit("compute fp8", fp8_products);
   visit("base", base);
@@ -39,6 +41,10 @@ void visit_fields(R& numerics, Visit&& visit) {
   visit("seed", seed);
   visit("optimizer", optimizer);
   visit("neftune_noise_alpha", neftune_alpha);
+  visit("apollo_rank", apollo_rank);
+  visit("apollo_update_interval", apollo_update_interval);
+  visit("apollo_scale", apollo_scale);
+  visit("apollo_scale_type channel", apollo_by_channel);
 }
 
 // The fields of the adapter are added by themselves.

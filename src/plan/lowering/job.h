@@ -31,7 +31,7 @@ struct JobContext {
   // Returns whether a group is updated within the backward, for good or by speculation, as soon as its gradient is
   // complete.
   bool updates_early(int group) const {
-    return storage.speculates(group) || (strategy.update_in_backward && !storage.states(group).empty());
+    return storage.speculates(group) || (strategy.update_in_backward && storage.updated(group).exists());
   }
 };
 

@@ -330,6 +330,9 @@ class Loader {
         allgather(job_, e_, state.sharded, elements_of(group, SegmentKind::Trained));
       else
         clear(state.sharded.values);
+    for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs)
+      for (ParamId id = run.first; id < run.first + run.count; id++)
+        for (const MatrixState& state : job_.storage.matrix_states(id)) clear(state.values);
   }
 
   void clear(const Operand& array) {

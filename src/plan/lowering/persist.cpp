@@ -75,15 +75,17 @@ std::vector<SavedArray> saved_arrays(const JobContext& job, bool writes) {
   return all;
 }
 
-// Returns what trained norms of rows began with: they are saved as what has changed. Every rank has all of it, and the
-// first one saves it.
-std::vector<SavedArray> saved_constants(const JobContext& job) {
+// Returns what every rank has all of, and the first one saves: what trained norms of rows began with, as they are saved
+// as what has changed, and what the optimizer keeps of matrices.
+std::vector<SavedArray> saved_by_first(const JobContext& job) {
   std::vector<SavedArray> all;
   for (size_t i = 0; i < job.table.params.size(); i++) {
     const auto id = static_cast<ParamId>(i);
-    if (job.table[id].constant && job.table[id].name.ends_with(kInitial))
-      all.push_back({job.storage.constant(id),
-                     {{fmt::format("{}.value", job.table[id].name), {0, job.table[id].shape.count()}}}});
+    const auto add = [&](std::string_view name, const Operand& values) {
+      all.push_back({values, {{fmt::format("{}.{}", job.table[id].name, name), {0, values.shape.count()}}}});
+    };
+    if (job.table[id].constant && job.table[id].name.ends_with(kInitial)) add("value", job.storage.constant(id));
+    for (const MatrixState& state : job.storage.matrix_states(id)) add(state.name, state.used());
   }
   return all;
 }
@@ -91,14 +93,14 @@ std::vector<SavedArray> saved_constants(const JobContext& job) {
 // Returns what a rank saves.
 std::vector<SavedArray> saved_here(const JobContext& job) {
   std::vector<SavedArray> all = saved_arrays(job, true);
-  if (job.topology().rank == 0) std::ranges::move(saved_constants(job), std::back_inserter(all));
+  if (job.topology().rank == 0) std::ranges::move(saved_by_first(job), std::back_inserter(all));
   return all;
 }
 
 // Returns what a rank restores.
 std::vector<SavedArray> restored_here(const JobContext& job) {
   std::vector<SavedArray> all = saved_arrays(job, false);
-  std::ranges::move(saved_constants(job), std::back_inserter(all));
+  std::ranges::move(saved_by_first(job), std::back_inserter(all));
   return all;
 }
 
@@ -168,7 +170,7 @@ SavedState assumed_saved_state(const JobContext& job) {
 }
 
 bool restores_of_others(const ParamTable& table, const Numerics& numerics) {
-  return numerics.optimizer == Optimizer::Muon || std::ranges::any_of(table.params, [](const ParamSpec& param) {
+  return updates_matrices(numerics.optimizer) || std::ranges::any_of(table.params, [](const ParamSpec& param) {
            return param.constant && param.name.ends_with(kInitial);
          });
 }

@@ -483,7 +483,7 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
     step.gradients.push_back(make("gradients", gradient, part));
     if (job.storage.speculates(g)) {
       const ShardedArray& weights = job.storage.values(g, SegmentKind::Trained);
-      ShardedArray& replaced = step.replaced.emplace_back(job.storage.states(g).front().sharded);
+      ShardedArray& replaced = step.replaced.emplace_back(job.storage.updated(g));
       replaced.block = 1;
       replaced.values = new_tensor(job.set, fmt::format("group.{}.replaced", g), weights.values.dtype,
                                    {replaced.span.count()}, Role::State, Space::Host, Life::Carried);

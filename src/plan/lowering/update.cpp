@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/rounding.h"
+#include "plan/lowering/adafactor.h"
+#include "plan/lowering/apollo.h"
 #include "plan/lowering/lower.h"
 #include "plan/lowering/orthogonalize.h"
 #include "plan/lowering/placement.h"
@@ -151,7 +153,7 @@ int64_t norm_units(const JobContext& job) { return units_of(job, job.table.group
 
 void allgather_updated(const JobContext& job, Emitter& emitter, int group) {
   const ShardedArray& weights = job.storage.values(group, SegmentKind::Trained);
-  const Span& span = job.storage.states(group).front().sharded.span;
+  const Span& span = job.storage.updated(group).span;
   if (weights.span.count() == span.count()) return;
   emitter.scope(fmt::format("group.{}.update", group));
   emitter.op("gather", AllGather{Ranks::Replica},
@@ -161,21 +163,23 @@ void allgather_updated(const JobContext& job, Emitter& emitter, int group) {
 GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
     : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.group_count())) {
   for (int g = 0; g < job.table.group_count(); g++)
-    if (job.updates_early(g) && !stays(g)) remaining_ += std::ssize(tiles_of(g, Variant::Unclipped, Lane::Reduce, {}));
+    if (job.updates_early(g) && !stays(g))
+      for (const Stage stage : {Stage::Whole, Stage::Descend})
+        remaining_ += std::ssize(tiles_of(g, Variant::Unclipped, Lane::Reduce, {}, stage));
 }
 
-bool GroupUpdates::stays(int group) const { return on_device(job_.set, updated(group).values); }
+bool GroupUpdates::stays(int group) const {
+  return std::ranges::all_of(job_.storage.states(group),
+                             [&](const Array& state) { return on_device(job_.set, state.sharded.values); });
+}
 
 void GroupUpdates::update_through(int group) {
   for (; next_ <= group; next_++) {
-    if (job_.storage.states(next_).empty() || job_.updates_early(next_)) continue;
+    if (!updated(next_).exists() || job_.updates_early(next_)) continue;
     if (queued_[static_cast<size_t>(next_)])
       advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
-    else {
-      const Operand gradient = gradient_to_update(next_);
-      if (job_.storage.orthogonalizes(next_)) update_matrices(next_, gradient);
-      emit_tiles(tiles_of(next_, Variant::Exact, Lane::Compute, gradient));
-    }
+    else
+      emit_tiles(tiles_to_update(next_, Variant::Exact, Lane::Compute));
     allgather_updated(job_, emitter_, next_);
   }
 }
@@ -184,8 +188,8 @@ void GroupUpdates::update_through(int group) {
 // them know.
 void GroupUpdates::enqueue() {
   for (int g = 0; g < job_.table.group_count(); g++) {
-    if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
-    if (updated(g).sharers || stays(g) || job_.storage.orthogonalizes(g)) continue;
+    if (!updated(g).exists() || job_.updates_early(g)) continue;
+    if (updated(g).sharers || stays(g) || job_.storage.updates_matrices(g)) continue;
     std::ranges::move(tiles_of(g, Variant::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
     queued_[static_cast<size_t>(g)] = true;
   }
@@ -212,7 +216,7 @@ void GroupUpdates::update_early(int group) {
   if (variant == Variant::Unclipped)
     emit_partials(job_, emitter_, group, gradient, step_.partials, waits ? Lane::Reduce : Lane::Compute);
   const Lane lane = waits || !stays(group) ? Lane::Reduce : Lane::Compute;
-  std::vector<Tile> tiles = tiles_of(group, variant, lane, gradient_to_update(group));
+  std::vector<Tile> tiles = tiles_to_update(group, variant, lane);
   if (!stays(group)) {
     std::ranges::move(tiles, std::back_inserter(waiting_));
     begun_.push_back(group);
@@ -253,8 +257,22 @@ Operand GroupUpdates::gradient_to_update(int group) {
   return whole;
 }
 
-// Updates the group's matrices, wherever they and their momentum lie. Directions are sent in the gradient's dtype.
-void GroupUpdates::update_matrices(int group, const Operand& gradient) {
+// Returns the tiles of all that this rank updates of a group. Directions of matrices, and their means or momentum, are
+// worked out before.
+std::vector<GroupUpdates::Tile> GroupUpdates::tiles_to_update(int group, Variant variant, Lane lane) {
+  const Operand gradient = gradient_to_update(group);
+  std::vector<Tile> tiles = tiles_of(group, variant, lane, gradient);
+  if (!job_.storage.updates_matrices(group)) return tiles;
+  const Operand directions = job_.numerics.optimizer == Optimizer::Muon ? orthogonalized(group, variant, lane, gradient)
+                                                                        : scaled(group, variant, gradient);
+  std::ranges::move(tiles_of(group, variant, lane, slice(directions, 0, updated(group).span), Stage::Descend),
+                    std::back_inserter(tiles));
+  return tiles;
+}
+
+// Returns directions of the whole segment, of which those are right that this rank updates. They are sent in the
+// gradient's dtype.
+Operand GroupUpdates::orthogonalized(int group, Variant variant, Lane lane, const Operand& gradient) {
   const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
   const Span& mine = updated(group).span;
   const std::string scope = fmt::format("group.{}.update", group);
@@ -262,17 +280,13 @@ void GroupUpdates::update_matrices(int group, const Operand& gradient) {
   const Operand all = emitter_.tensor("directions", gradient.dtype, {segment.elements}, Role::Gather);
   const Operand part = slice(all, 0, mine);
   emitter_.op("clear", Fill{}, {write(part)});  // between runs, and what is no matrix
-  std::vector<Tile> tiles = tiles_of(group, Variant::Exact, Lane::Compute, gradient, Stage::Momentum);
+  std::vector<Tile> tiles = tiles_of(group, variant, lane, gradient, Stage::Momentum);
   for (Tile& tile : tiles) tile.direction = part;
   emit_tiles(std::move(tiles));
   emitter_.scope(scope);
   if (mine.count() < segment.elements)
     emitter_.op("gather", AllGather{Ranks::Replica}, {read(part), write(all)}, Lane::Gather);
-  std::vector<ParamId> matrices;
-  std::vector<Shape> shapes;
-  for (const Layout::Run& run : segment.runs)
-    for (ParamId id = run.first; id < run.first + run.count; id++)
-      if (job_.storage.orthogonal(id)) matrices.push_back(id), shapes.push_back(job_.table[id].shape);
+  const auto [matrices, shapes] = matrices_of(group);
   Orthogonalizer orthogonalizer(emitter_, all.dtype, shapes);
   for (size_t i = 0; i < matrices.size(); i++) {
     if (intersection(job_.layout().span(matrices[i]), mine).count() == 0) continue;
@@ -280,14 +294,65 @@ void GroupUpdates::update_matrices(int group, const Operand& gradient) {
     const auto length = static_cast<double>(std::max(shapes[i].rows(), shapes[i].cols()));
     orthogonalizer.orthogonalize(job_.storage.view(all, matrices[i]), kShareOfAdamW * std::sqrt(length));
   }
-  emit_tiles(tiles_of(group, Variant::Exact, Lane::Compute, part, Stage::Descend));
+  return all;
+}
+
+// Puts directions in the place of the whole segment's gradients, and returns them; of Adafactor, those that this rank
+// needs.
+Operand GroupUpdates::scaled(int group, Variant variant, const Operand& gradient) {
+  const Operand whole = whole_gradient(group, gradient), scalars = scalars_of(variant);
+  const auto [matrices, shapes] = matrices_of(group);
+  std::optional<Adafactor> adafactor;
+  std::optional<Apollo> apollo;
+  if (job_.numerics.optimizer == Optimizer::Adafactor)
+    adafactor.emplace(emitter_, shapes);
+  else
+    apollo.emplace(emitter_, job_.numerics, whole.dtype, shapes);
+  for (const ParamId id : matrices) {
+    emitter_.scope("update." + job_.table[id].name);
+    const Operand matrix = job_.storage.view(whole, id);
+    const std::vector<MatrixState>& states = job_.storage.matrix_states(id);
+    std::vector<Operand> fetched, values;
+    for (const MatrixState& state : states) {
+      fetched.push_back(fetch(emitter_, state.name, state.values, Role::State));
+      values.push_back(reshaped(elements(fetched.back(), 0, state.shape.count()), state.shape));
+    }
+    if (apollo) apollo->direct(matrix, id, {values[0], values[1], values[2]}, scalars);
+    if (adafactor) adafactor->follow(matrix, values[0], values[1], scalars);
+    if (adafactor && intersection(job_.layout().span(id), updated(group).span).count() > 0)
+      adafactor->direct(matrix, values[0], values[1], scalars);
+    for (size_t i = 0; i < states.size(); i++)
+      if (fetched[i].buffer != states[i].values.buffer) store(emitter_, "back", fetched[i], states[i].values);
+  }
+  return whole;
+}
+
+// Returns a group's gradients on the device; what this rank updates of them is gathered from the others.
+Operand GroupUpdates::whole_gradient(int group, const Operand& gradient) {
+  const int64_t count = job_.layout().segment(group, SegmentKind::Trained).elements;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  const Operand part = fetch(emitter_, "gradient", gradient, Role::Gradient);
+  if (updated(group).span.count() == count) return part;
+  const Operand all = emitter_.tensor("gradients", part.dtype, {count}, Role::Gather);
+  emitter_.op("gather", AllGather{Ranks::Replica}, {read(part), write(all)}, Lane::Gather);
+  return all;
+}
+
+// Returns what of a group is updated as matrices, and their shapes.
+std::pair<std::vector<ParamId>, std::vector<Shape>> GroupUpdates::matrices_of(int group) const {
+  std::vector<ParamId> matrices;
+  std::vector<Shape> shapes;
+  for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs)
+    for (ParamId id = run.first; id < run.first + run.count; id++)
+      if (job_.storage.updated_as_matrix(id)) matrices.push_back(id), shapes.push_back(job_.table[id].shape);
+  return {matrices, shapes};
 }
 
 std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Variant variant, Lane lane, const Operand& gradient,
                                                        Stage stage) const {
   std::vector<Tile> tiles;
   for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs) {
-    if (job_.storage.orthogonal(run.first) == (stage == Stage::Whole)) continue;
+    if (job_.storage.updated_as_matrix(run.first) == (stage == Stage::Whole)) continue;
     const Span mine = intersection(run.span, updated(group).span);
     for (int64_t begin = mine.begin; begin < mine.end; begin += kUpdateTile)
       tiles.push_back({group, variant, lane, &run, {begin, std::min(begin + kUpdateTile, mine.end)}, gradient, stage});
@@ -324,8 +389,11 @@ void GroupUpdates::fetch_tile(Tile& tile) {
       add(fetch(emitter_, states[i].name, slice(states[i].sharded, whole), Role::State), next[i].sharded);
   if (tile.stage == Stage::Momentum)
     tile.operands.push_back(write(slice(tile.direction, updated(tile.group).span.begin, tile.span)));
-  tile.operands.push_back(
-      read(tile.variant == Variant::Speculative || tile.variant == Variant::Unclipped ? unclipped_ : step_.scalars));
+  tile.operands.push_back(read(scalars_of(tile.variant)));
+}
+
+const Operand& GroupUpdates::scalars_of(Variant variant) const {
+  return variant == Variant::Speculative || variant == Variant::Unclipped ? unclipped_ : step_.scalars;
 }
 
 // Returns whether the tile's op reads or changes the state.
@@ -371,6 +439,8 @@ void GroupUpdates::update_whole(const Tile& tile, double decay) {
   switch (n.optimizer) {
     case Optimizer::AdamW:
     case Optimizer::Muon:
+    case Optimizer::Adafactor:  // has no such tiles
+    case Optimizer::Apollo:
       emitter_.op("adamw", adamw_of(tile), tile.operands, tile.lane);
       break;
     case Optimizer::Lion:

@@ -36,8 +36,8 @@ class GroupUpdates {
  public:
   GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
 
-  // Updates all groups up to this one that were not updated early. Ranks gather what Muon orthogonalises, and each
-  // works out the matrices of which it updates a part.
+  // Updates all groups up to this one that were not updated early. Ranks gather what matrices are updated from, and
+  // each works out the directions of those of which it updates a part.
   void update_through(int group);
   // Queues the updates of groups whose state is offloaded, so that advance() may emit them ahead of update_through().
   void enqueue();
@@ -61,7 +61,7 @@ class GroupUpdates {
 
  private:
   enum class Variant : uint8_t { Exact, Unclipped, Speculative, Reapply };
-  // Says what a tile's op does: all of an update, or what comes before and after a matrix is orthogonalised.
+  // Says what a tile's op does: all of an update, or of a matrix's what comes before and after its direction is known.
   enum class Stage : uint8_t { Whole, Momentum, Descend };
   // Holds some elements of a run and, once they were fetched, the operands of their update.
   struct Tile {
@@ -76,12 +76,17 @@ class GroupUpdates {
     std::vector<Operand> operands{};
     std::vector<std::pair<Operand, Operand>> writebacks{};  // value, where it is to be stored
   };
-  const ShardedArray& updated(int group) const { return job_.storage.states(group).front().sharded; }
+  const ShardedArray& updated(int group) const { return job_.storage.updated(group); }
   bool stays(int group) const;  // whether its state stays on the device
   Operand gradient_to_update(int group);
   std::vector<Tile> tiles_of(int group, Variant variant, Lane lane, const Operand& gradient,
                              Stage stage = Stage::Whole) const;
-  void update_matrices(int group, const Operand& gradient);
+  std::vector<Tile> tiles_to_update(int group, Variant variant, Lane lane);
+  Operand orthogonalized(int group, Variant variant, Lane lane, const Operand& gradient);
+  Operand scaled(int group, Variant variant, const Operand& gradient);
+  Operand whole_gradient(int group, const Operand& gradient);
+  std::pair<std::vector<ParamId>, std::vector<Shape>> matrices_of(int group) const;
+  const Operand& scalars_of(Variant variant) const;
   bool has_part(const Tile& tile, const Array& state) const;
   void emit_tiles(std::vector<Tile> tiles);
   void fetch_tile(Tile& tile);

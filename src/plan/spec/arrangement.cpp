@@ -29,7 +29,8 @@ int Cut::shape_for(int64_t count, int64_t patch_count) const {
 }
 
 namespace {
-constexpr std::array<std::string_view, 4> kOptimizers{"adamw", "lion", "schedule_free_adamw", "muon"};
+constexpr std::array<std::string_view, 6> kOptimizers{"adamw", "lion",      "schedule_free_adamw",
+                                                      "muon",  "adafactor", "apollo"};
 }
 
 std::string_view name(Optimizer optimizer) { return kOptimizers[static_cast<size_t>(optimizer)]; }

@@ -13,9 +13,13 @@
 
 namespace snug {
 
-// Muon orthogonalises the updates of the matrices of layers' linears and adapters; AdamW does the rest.
-enum class Optimizer : uint8_t { AdamW, Lion, ScheduleFreeAdamW, Muon };
+// Muon orthogonalises the updates of the matrices of layers' linears and adapters; AdamW does the rest. Adafactor keeps
+// means of rows and columns of all that is trained. APOLLO keeps moments of projections of the same matrices as Muon;
+// AdamW does the rest.
+enum class Optimizer : uint8_t { AdamW, Lion, ScheduleFreeAdamW, Muon, Adafactor, Apollo };
 std::string_view name(Optimizer optimizer);
+// Returns whether updates of some parameters need the whole of their gradients.
+inline bool updates_matrices(Optimizer optimizer) { return optimizer >= Optimizer::Muon; }
 // Returns the optimizer of a name; throws UserError for another name.
 Optimizer optimizer_from_name(std::string_view name);
 
@@ -35,6 +39,14 @@ struct Numerics {
   uint64_t seed = 42;                      // of dropout, noise and stochastic rounding
   Optimizer optimizer = Optimizer::AdamW;  // those but AdamW with state in Fp32 only
   double neftune_alpha = 0;                // of noise on the embeddings of what is trained on; 0: none
+  // Of Apollo: numbers to which a row or column is projected, at most, steps between projections, and what an update is
+  // scaled by the root of. Scales are of rows or columns, or of the whole matrix.
+  int64_t apollo_rank = 256, apollo_update_interval = 200;
+  double apollo_scale = 1;
+  bool apollo_by_channel = true;
+
+  // Returns to how many numbers APOLLO projects each row (or column, where those are more) of a matrix.
+  int64_t projected_to(const Shape& matrix) const { return std::min({apollo_rank, matrix.rows(), matrix.cols()}); }
 
   bool quantized_base() const { return base_format != BaseFormat::Plain; }
   // Returns the dtype of gradients, which is the products'. Trainable weights are fp32 in value: plain where products
