@@ -63,6 +63,44 @@ void put_muon(Translator& t, const Setting& setting) {
         "rates of matrices times 0.2 sqrt(max(rows, columns)), whatever theirs are multiplied by");
 }
 
+// Puts what is held of APOLLO, and else `defaults`, theirs: names of snug's keys without "apollo_", and values.
+void put_apollo(Translator& t, const Setting& setting, const std::map<std::string, std::string>& defaults) {
+  t.put("optimizer", "apollo", setting, Mark::Changed,
+        "projections are drawn otherwise, and weights decay before a step");
+  for (const auto& [name, value] : defaults) {
+    const std::string key = "apollo_" + name;
+    if (const Setting* const given = t.held(key))
+      t.put(key, given->value, *given);
+    else
+      t.set(key, value, setting.written + ", their default");
+  }
+}
+
+// Reads transformers' "rank=128,scale=1.0" for APOLLO.
+void finish_optimizer_arguments(Translator& t, bool apollo) {
+  const Setting* const setting = t.held("optim_args");
+  if (!setting) return;
+  const std::map<std::string, std::string> keys{{"rank", "apollo_rank"},
+                                                {"update_proj_gap", "apollo_update_interval"},
+                                                {"scale", "apollo_scale"},
+                                                {"scale_type", "apollo_scale_type"}};
+  for (const std::string& item : items_of(setting->value)) {
+    const size_t equals = item.find('=');
+    const std::string name = item.substr(0, equals), value = equals == item.npos ? "" : item.substr(equals + 1);
+    const auto key = keys.find(name);
+    const bool usual = (name == "proj" && value == "random") || (name == "proj_type" && value == "std");
+    if (apollo && usual) continue;
+    if (!apollo || key == keys.end()) return t.judge(*setting, Mark::Refused, filled(say::kOptimizer, *setting));
+    if (!t.put(key->second, value, *setting)) return;
+  }
+  t.judge(*setting, Mark::Same, "apollo_rank, apollo_update_interval, apollo_scale and apollo_scale_type");
+}
+
+bool is_transformers_apollo(const std::string& optimizer) {
+  const std::string word = lower_case(optimizer);
+  return word == "apollo_adamw" || word == "apollo_adamw_layerwise";
+}
+
 void finish_one_optimizer(Translator& t, const char* name) {
   for (const Setting* setting : t.all_held(name)) {
     const int bits = bits_of(setting->value);
@@ -74,6 +112,10 @@ void finish_one_optimizer(Translator& t, const char* name) {
       put_schedule_free(t, *setting);
     else if (lower_case(setting->value) == "muon")
       put_muon(t, *setting);
+    else if (lower_case(setting->value) == "adafactor")
+      t.put("optimizer", "adafactor", *setting);
+    else if (is_transformers_apollo(setting->value))
+      put_apollo(t, *setting, {{"rank", "128"}, {"update_interval", "200"}, {"scale", "1"}, {"scale_type", "channel"}});
     else if (bits == 8)
       t.put("state_format", "8bit", *setting, Mark::Changed, "moments are codes of 8 bits in blocks of snug's own");
     else if (bits == 16)
@@ -92,8 +134,21 @@ void finish_optimizer(Translator& t) {
   finish_one_optimizer(t, "ds_optimizer");
   t.judge_all("use_muon", Mark::Same, "off, as here");
   if (const Setting* const muon = t.held("use_muon"); muon && !is_off(muon->value)) put_muon(t, *muon);
+  t.judge_all("adafactor", Mark::Same, "off, as here");
+  if (t.on("adafactor")) t.put("optimizer", "adafactor", *t.held("adafactor"));
+  t.judge_all("use_apollo", Mark::Same, "off, as here");
+  if (t.on("use_apollo"))
+    put_apollo(t, *t.held("use_apollo"),
+               {{"rank", "16"}, {"update_interval", "200"}, {"scale", "32"}, {"scale_type", "channel"}});
+  const bool apollo = t.has("optimizer") && t.value_of("optimizer") == "apollo";
+  finish_optimizer_arguments(t, apollo);
+  for (const char* key : {"apollo_rank", "apollo_update_interval", "apollo_scale", "apollo_scale_type"})
+    if (!apollo) t.judge_all(key, Mark::Left, "it is of apollo");
   put_betas(t, "betas");
   put_betas(t, "ds_betas");
+  if (t.has("optimizer") && t.value_of("optimizer") == "adafactor")
+    for (const char* key : {"beta1", "beta2", "epsilon"})
+      if (t.has(key)) t.drop(key, "adafactor has none of AdamW's numbers, there as here");
   put_number(t, "ds_lr", "learning_rate");
   put_number(t, "ds_eps", "epsilon");
   put_number(t, "ds_decay", "weight_decay");

@@ -123,7 +123,17 @@ constexpr Row kLlamaFactory[] = {
     {"ref_model_quantization_bit", Refused, "", "the reference is read as the model is, in its base_format"},
     {"pref_* dpo_* kto_* ppo_* reward_model* score_norm", Refused, "", say::kObjective},
     {"use_muon", Same, "@use_muon"},
-    {"use_galore galore_* use_apollo apollo_* use_badam badam_* use_adam_mini", Refused, "", say::kOptimizer,
+    {"use_apollo", Same, "@use_apollo"},
+    {"apollo_rank", Same, "@apollo_rank"},
+    {"apollo_update_interval", Same, "@apollo_update_interval"},
+    {"apollo_scale", Same, "@apollo_scale"},
+    {"apollo_scale_type", Same, "@apollo_scale_type"},
+    {"apollo_target", Refused, "all", "apollo scales all linears of layers", rules::only},
+    {"apollo_proj", Refused, "random", "apollo projects at random", rules::only},
+    {"apollo_proj_type", Refused, "std", "apollo projects the smaller side", rules::only},
+    {"apollo_layerwise", Decided, "", "with max_grad_norm 0 a layer is updated as soon as its gradient is there"},
+    {"apollo_scale_front", Refused, "", "apollo scales updates after it limits their growth", rules::only},
+    {"use_galore galore_* use_badam badam_* use_adam_mini", Refused, "", say::kOptimizer,
      [](Translator& t, const Setting& s, const Row& row) {
        const bool sub = s.name.find("use_") != 0;
        t.judge(s,
