@@ -47,7 +47,7 @@ RIVALS = {
     "unsloth": Rival("Unsloth", micro_batch=8),
     "unsloth-nf4": Rival("Unsloth nf4", micro_batch=4, checkpointing=True, job="--base-format nf4"),
     "trl-dpo": Rival("transformers + peft + TRL", micro_batch=4, job="--method lora --objective dpo"),
-    "unsloth-dpo": Rival("Unsloth + TRL", micro_batch=4, job="--method lora --objective dpo"),
+    "unsloth-dpo": Rival("Unsloth + TRL", micro_batch=8, job="--method lora --objective dpo"),
     "deepspeed": Rival("DeepSpeed ZeRO-3, offload, bf16", micro_batch=8, checkpointing=True, job="--method full"),
 }
 
