@@ -151,9 +151,9 @@ void require_quantizable(const JobSpec& spec) {
 }
 
 // Returns whether nothing is said of AdamW's moments.
-bool has_usual_moments(const JobConfig& options) {
-  const JobConfig usual;
-  return options.beta1 == usual.beta1 && !options.beta2 && options.epsilon == usual.epsilon;
+bool has_default_moments(const JobConfig& options) {
+  const JobConfig defaults;
+  return options.beta1 == defaults.beta1 && !options.beta2 && options.epsilon == defaults.epsilon;
 }
 
 // Requires that what is asked for is there for the optimizer.
@@ -165,7 +165,7 @@ void require_options_of_optimizer(const Numerics& n, const JobConfig& options) {
   if (n.optimizer == Optimizer::Lion && options.epsilon != JobConfig().epsilon)
     user_error("epsilon: found {}, expected nothing: lion divides by nothing ({} adamw does)", options.epsilon,
                option_name("optimizer"));
-  if (n.optimizer == Optimizer::Adafactor && !has_usual_moments(options))
+  if (n.optimizer == Optimizer::Adafactor && !has_default_moments(options))
     user_error(
         "found beta1 {}, beta2 {} and epsilon {}, expected none of them: adafactor has no first moment, and its "
         "squares "

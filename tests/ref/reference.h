@@ -11,6 +11,7 @@
 #include "ref/embedding_noise.h"
 #include "ref/layer_norm.h"
 #include "ref/losses.h"
+#include "ref/matrices.h"
 #include "ref/quantize.h"
 #include "ref/rope.h"
 #include "ref/rows.h"
@@ -450,14 +451,8 @@ class Reference {
                    [&](int64_t i, double w) { return lion_step(op, facts_, w, o_[0][i] * o_.back()[1], m[i]); });
   }
 
-  void operator()(const Momentum& op) {
-    for (int64_t i = 0; i < o_[0].shape.count(); i++)
-      o_[2][i] = o_[3][2] == 0 ? 0 : momentum_step(op, o_[0][i] * o_[3][1], o_[1][i]);
-  }
-
-  void operator()(const Normalize&) {
-    for (int64_t i = 0; i < o_[0].shape.count(); i++) o_[2][i] = o_[0][i] / std::max(std::sqrt(o_[1][0]), 1e-7);
-  }
+  void operator()(const Momentum& op) { momentum(op, o_); }
+  void operator()(const Normalize&) { normalize(o_); }
 
   void operator()(const Descend& op) {
     if (o_.back()[2] == 0) return;
@@ -465,82 +460,14 @@ class Reference {
     update_weights(op.split, [&](int64_t i, double w) { return w * (1 - lr * op.weight_decay) - lr * o_[0][i]; });
   }
 
-  void operator()(const FactoredMeans& op) {
-    Tensor &g = o_[0], &rows = o_[1], &columns = o_[2];
-    if (o_[3][2] == 0) return;
-    const double keep = 1 - std::pow(static_cast<double>(facts_.step), -op.decay);
-    const auto follow = [&](double& mean, double total, int64_t n) {
-      mean = keep * mean + (1 - keep) * (total / static_cast<double>(n) + op.epsilon);
-    };
-    std::vector<double> down(static_cast<size_t>(g.cols()));
-    for (int64_t r = 0; r < g.rows(); r++) {
-      double across = 0;
-      for (int64_t c = 0; c < g.cols(); c++) {
-        const double square = std::pow(g(r, c) * o_[3][1], 2);
-        across += square, down[static_cast<size_t>(c)] += square;
-      }
-      follow(rows[r], across, g.cols());
-    }
-    for (int64_t c = 0; c < g.cols(); c++) follow(columns[c], down[static_cast<size_t>(c)], g.rows());
-  }
-
-  void operator()(const FactoredScales&) {
-    for (int64_t r = 0; r < o_[0].shape.count(); r++) o_[3][r] = 1 / std::sqrt(o_[0][r] / o_[2][0]);
-    for (int64_t c = 0; c < o_[1].shape.count(); c++) o_[4][c] = 1 / std::sqrt(o_[1][c]);
-  }
-
+  void operator()(const FactoredMeans& op) { factored_means(op, facts_, o_); }
+  void operator()(const FactoredScales&) { factored_scales(o_); }
   void operator()(const SquareLimit& op) { o_[1][0] = 1 / std::max(1.0, std::sqrt(o_[0][0]) / op.threshold); }
-
-  void operator()(const ScaledSquares& op) {
-    Tensor& squares = o_[o_.size() - 2];
-    for (int64_t r = 0; r < o_[0].rows(); r++) {
-      squares[r] = 0;
-      for (int64_t c = 0; c < o_[0].cols(); c++) squares[r] += std::pow(scaled(op, r, c), 2);
-    }
-  }
-
-  void operator()(const ScaleMatrix& op) {
-    if (o_.back()[2] == 0) return;
-    for (int64_t r = 0; r < o_[0].rows(); r++)
-      for (int64_t c = 0; c < o_[0].cols(); c++) o_[0](r, c) = scaled(op, r, c) * o_[o_.size() - 2][0];
-  }
-
-  // U of ScaledSquares and ScaleMatrix.
-  template <class Op>
-  double scaled(const Op& op, int64_t r, int64_t c) {
-    double value = o_[0](r, c) * o_.back()[1];
-    if (op.rows) value *= o_[1][r];
-    if (op.columns) value *= o_[op.rows ? 2 : 1][c];
-    return value;
-  }
-
-  void operator()(const ProjectedMoments& op) {
-    Tensor &m = o_[1], &v = o_[2];
-    for (int64_t r = 0; r < o_[0].rows(); r++) {
-      double steps = 0, squares = 0;
-      for (int64_t c = 0; c < o_[0].cols(); c++) {
-        const double value = o_[0](r, c) * o_[4][1];
-        squares += value * value;
-        if (o_[4][2] == 0) continue;
-        m(r, c) = op.beta1 * m(r, c) + (1 - op.beta1) * value;
-        v(r, c) = op.beta2 * v(r, c) + (1 - op.beta2) * value * value;
-        steps += std::pow(m(r, c) / (std::sqrt(v(r, c)) + op.epsilon), 2);
-      }
-      o_[3](0, r) = steps, o_[3](1, r) = squares;
-    }
-  }
-
-  void operator()(const ChannelScales&) {
-    const auto scale = [&](int64_t c) { return std::sqrt(o_[0](0, c)) / (std::sqrt(o_[0](1, c)) + 1e-8); };
-    for (int64_t c = 0; c < o_[1].shape.count(); c++) o_[1][c] = scale(o_[0].cols() == 1 ? 0 : c);
-  }
-
-  void operator()(const GrowthLimit& op) {
-    const double norm = std::sqrt(o_[0][0]), last = o_[1][0], step = static_cast<double>(facts_.step);
-    const double over = last == 0 ? 1 : std::max(1.01, norm / (last + 1e-8)) / 1.01;
-    if (o_[3][2] != 0) o_[1][0] = norm / over;
-    o_[2][0] = std::sqrt(op.scale * (1 - std::pow(op.beta2, step))) / (1 - std::pow(op.beta1, step)) / over;
-  }
+  void operator()(const ScaledSquares& op) { scaled_squares(op, o_); }
+  void operator()(const ScaleMatrix& op) { scale_matrix(op, o_); }
+  void operator()(const ProjectedMoments& op) { projected_moments(op, o_); }
+  void operator()(const ChannelScales&) { channel_scales(o_); }
+  void operator()(const GrowthLimit& op) { growth_limit(op, facts_, o_); }
 
   void operator()(const ScheduleFreeAdamW& op) {
     Tensor &d = o_[op.split ? 3 : 2], &v = o_[op.split ? 4 : 3];
