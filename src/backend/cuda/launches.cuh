@@ -64,8 +64,8 @@ __device__ inline void let_next_begin() { SNUG_BULK("griddepcontrol.launch_depen
 // Waits, in a kernel that was launched early, until the one before it has ended, and its writes are seen.
 __device__ inline void await_kernel_before() { SNUG_BULK("griddepcontrol.wait;" ::: "memory"); }
 
-// Launches a kernel that needs nothing of the one before it, which lets it begin, and that awaits that one in every
-// block: otherwise what comes after it in the stream would not.
+// Launches a kernel that the one before it lets begin, and that awaits that one in every block before it reads what that
+// has written: what comes after it in the stream awaits both by that.
 template <class... Args>
 void launch_early(void (*kernel)(Args...), const dim3& grid, int threads, int shared_bytes, cudaStream_t stream,
                   const char* what, const Args&... args) {
