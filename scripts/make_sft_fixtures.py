@@ -23,6 +23,7 @@ VARIANTS = {
     "neftune": {"neftune_alpha": 5.0},
 }
 
+
 def uniform(index):
     """Element `index` of the stream, in [-1, 1)."""
     return 2 * (bits(index, 0, NOISE) >> 8) / 2**24 - 1

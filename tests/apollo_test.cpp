@@ -27,7 +27,7 @@ TEST(Apollo, ARunIsItsAuthors) {
     job.numerics.weight_decay = 0;
     job.numerics.apollo_rank = training["rank"];
     job.numerics.apollo_scale = training["scale"];
-    job.numerics.apollo_by_channel = training["scale_type"] == "channel";
+    if (training["scale_type"] == "tensor") job.numerics.apollo_scale_type = ScaleType::Tensor;
     for (const auto& [name, id] : training["streams"].items())
       ASSERT_EQ(job.table.params.at(id.get<size_t>()).name, name);
     expect_training(job, training, 2e-5, 2e-4);

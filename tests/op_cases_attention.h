@@ -1,6 +1,8 @@
 // Cases of attention, its gradient, and attention over a cache.
 #pragma once
 
+#include <numbers>
+
 #include "op_case.h"
 
 namespace snug {
@@ -135,6 +137,26 @@ inline void add_attention_of_large_scores(OpCases& cases) {
             attention, 420, {3, 5, 6, 417});
         cases.push_back(both.front());
       }
+  // One key after the first step's has a score that is larger than all others, which are 0, by a power of two near the
+  // largest that a number holds.
+  for (const double growth : {60.0, 126.5, 127.5, 128.5}) {
+    constexpr int64_t kTokens = 300, kDim = 64;
+    std::vector<double> q(kTokens * kDim), k(kTokens * kDim);
+    for (int64_t t = 0; t < kTokens; t++) q[static_cast<size_t>(t * kDim)] = 1;
+    k[200 * kDim] = 1;
+    Attention attention{{1, 1, kDim}, static_cast<float>(growth * std::numbers::ln2)};
+    attention.bidirectional = true;
+    const Shape shape{kTokens, kDim};
+    cases.push_back({fmt::format("attention.bf16.growth{}", growth),
+                     attention,
+                     {in("q", DType::BF16, shape, list(q)), in("k", DType::BF16, shape, list(k)),
+                      in("v", DType::BF16, shape, uniform(-2, 2)),
+                      in("documents", DType::I32, {4}, list(std::vector<int32_t>{0, 1, 2, kTokens})),
+                      out("out", DType::BF16, shape), out("lse", DType::F32, {1, kTokens})},
+                     {.documents = 3},
+                     attention_error(DType::BF16),
+                     attention_error(DType::BF16)});
+  }
 }
 
 // What a token attends to other than its document up to itself, or a window of that.

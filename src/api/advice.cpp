@@ -25,8 +25,10 @@ class Adviser {
 
   std::vector<Change> changes() {
     lift_pins();
-    if (options_.state_format == "fp32") try_word("state_format", "bf16", "moments are rounded stochastically");
-    if (options_.state_format != "8bit" && options_.compute == "bf16")
+    const bool has_formats = options_.optimizer == name(Optimizer::AdamW);
+    if (has_formats && options_.state_format == "fp32")
+      try_word("state_format", "bf16", "moments are rounded stochastically");
+    if (has_formats && options_.state_format != "8bit" && options_.compute == "bf16")
       try_word("state_format", "8bit",
                "moments are codes near them, and the trained weights themselves are rounded stochastically");
     if (options_.method == "lora")

@@ -48,6 +48,8 @@ void add_of_training(const JobConfig& options, const Cut& cut, Reasons& reasons)
     reasons.emplace_back("schedule_power", "it is of " + option_name("schedule") + " polynomial");
   if (options.schedule != "warmup_stable_decay")
     reasons.emplace_back("decay_ratio", "it is of " + option_name("schedule") + " warmup_stable_decay");
+  if (options.optimizer == name(Optimizer::Adafactor) && options.compute == "fp32")
+    reasons.emplace_back("offload_states", "adafactor's means stay on the device, and fp32 weights need no bits more");
   if (options.optimizer != name(Optimizer::Apollo))
     for (const char* key : {"apollo_rank", "apollo_update_interval", "apollo_scale", "apollo_scale_type"})
       reasons.emplace_back(key, "it is of " + option_name("optimizer") + " apollo");

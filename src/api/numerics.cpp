@@ -150,10 +150,18 @@ void require_quantizable(const JobSpec& spec) {
                  to_string(param.shape), kFp8Multiple);
 }
 
-// Returns whether nothing is said of AdamW's moments.
-bool has_default_moments(const JobConfig& options) {
+// Refuses what is said of AdamW's moments, which Adafactor has not.
+void refuse_moments(const JobConfig& options) {
+  const auto refuse = [](const char* key, double found) {
+    user_error(
+        "{}: found {}, expected nothing: adafactor has no first moment, and keeps squares by 1 - step^-0.8 ({} "
+        "adamw has moments)",
+        key, found, option_name("optimizer"));
+  };
   const JobConfig defaults;
-  return options.beta1 == defaults.beta1 && !options.beta2 && options.epsilon == defaults.epsilon;
+  if (options.beta1 != defaults.beta1) refuse("beta1", options.beta1);
+  if (options.beta2) refuse("beta2", *options.beta2);
+  if (options.epsilon != defaults.epsilon) refuse("epsilon", options.epsilon);
 }
 
 // Requires that what is asked for is there for the optimizer.
@@ -165,13 +173,7 @@ void require_options_of_optimizer(const Numerics& n, const JobConfig& options) {
   if (n.optimizer == Optimizer::Lion && options.epsilon != JobConfig().epsilon)
     user_error("epsilon: found {}, expected nothing: lion divides by nothing ({} adamw does)", options.epsilon,
                option_name("optimizer"));
-  if (n.optimizer == Optimizer::Adafactor && !has_default_moments(options))
-    user_error(
-        "found beta1 {}, beta2 {} and epsilon {}, expected none of them: adafactor has no first moment, and its "
-        "squares "
-        "are kept by 1 - step^-0.8 ({} adamw has them)",
-        options.beta1, options.beta2 ? fmt::format("{}", *options.beta2) : "unset", options.epsilon,
-        option_name("optimizer"));
+  if (n.optimizer == Optimizer::Adafactor) refuse_moments(options);
   if (n.optimizer != Optimizer::ScheduleFreeAdamW) return;
   if (n.beta1 == 0)
     user_error("beta1: found 0, expected a number above it: schedule_free_adamw divides by it; adamw takes 0");
@@ -196,10 +198,12 @@ Numerics numerics_of(const JobConfig& options) {
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
   n.seed = options.seed;
   n.neftune_alpha = options.neftune_noise_alpha;
-  n.apollo_rank = options.apollo_rank;
-  n.apollo_update_interval = options.apollo_update_interval;
-  n.apollo_scale = options.apollo_scale;
-  n.apollo_by_channel = options.apollo_scale_type == "channel";
+  if (n.optimizer == Optimizer::Apollo) {
+    n.apollo_rank = options.apollo_rank;
+    n.apollo_update_interval = options.apollo_update_interval;
+    n.apollo_scale = options.apollo_scale;
+    n.apollo_scale_type = options.apollo_scale_type == "channel" ? ScaleType::Channel : ScaleType::Tensor;
+  }
   n.reduce_once_per_step = options.reduce_every == "step";
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16
@@ -250,7 +254,10 @@ void note_matrices(JobSpec& spec) {
     whole += n.projected_to(spec.table.params[i].shape) < n.apollo_rank;
   }
   const auto count = std::ranges::count(matrices, true);
-  if (n.optimizer == Optimizer::Muon)
+  if (count == 0)
+    spec.sources.notes.push_back(
+        fmt::format("{} has no matrix of layers, or of adapters, to update: adamw does all", name(n.optimizer)));
+  else if (n.optimizer == Optimizer::Muon)
     spec.sources.notes.push_back(fmt::format(
         "muon orthogonalises {} matrices in every step, by products of {:.3g} TFLOP in all; all else has adamw", count,
         flops / 1e12));

@@ -64,9 +64,9 @@ void put_muon(Translator& t, const Setting& setting) {
 }
 
 // Puts what is held of APOLLO, and else `defaults`, theirs: names of snug's keys without "apollo_", and values.
-void put_apollo(Translator& t, const Setting& setting, const std::map<std::string, std::string>& defaults) {
-  t.put("optimizer", "apollo", setting, Mark::Changed,
-        "projections are drawn otherwise, and weights decay before a step");
+void put_apollo(Translator& t, const Setting& setting, const std::map<std::string, std::string>& defaults,
+                const std::string& text) {
+  t.put("optimizer", "apollo", setting, Mark::Changed, text);
   for (const auto& [name, value] : defaults) {
     const std::string key = "apollo_" + name;
     if (const Setting* const given = t.held(key))
@@ -76,30 +76,65 @@ void put_apollo(Translator& t, const Setting& setting, const std::map<std::strin
   }
 }
 
-// Reads transformers' "rank=128,scale=1.0" for APOLLO.
-void finish_optimizer_arguments(Translator& t, bool apollo) {
+// Theirs updates a layer as soon as its gradient is there, and so clips nothing.
+void put_layerwise(Translator& t, const Setting& setting, const std::string& verdict) {
+  if (t.has("max_grad_norm")) t.drop("max_grad_norm", "layer by layer theirs clips nothing");
+  t.set("max_grad_norm", "0", setting.written);
+  t.judge(setting, Mark::Changed, verdict + "max_grad_norm: 0, as theirs clips nothing layer by layer");
+}
+
+// Transformers' trainer hands APOLLO no weight decay, and an untied head too.
+void put_transformers_apollo(Translator& t, const Setting& setting) {
+  const std::string text =
+      "projections are drawn otherwise; an untied head has adamw, and what has adamw has its numbers, where theirs "
+      "has 0.9, 0.999 and 1e-6";
+  put_apollo(t, setting, {{"rank", "128"}, {"update_interval", "200"}, {"scale", "1"}, {"scale_type", "channel"}},
+             text);
+  if (t.has("weight_decay")) t.drop("weight_decay", "theirs does not hand it to apollo");
+  if (lower_case(setting.value).ends_with("layerwise")) put_layerwise(t, setting, "optimizer: apollo; " + text + "; ");
+}
+
+void put_llama_factory_apollo(Translator& t) {
+  t.judge_all("use_apollo", Mark::Same, "off, as here");
+  t.judge_all("apollo_layerwise", t.on("apollo_layerwise") ? Mark::Left : Mark::Same, "off, as here");
+  if (!t.on("use_apollo")) return;
+  put_apollo(t, *t.held("use_apollo"),
+             {{"rank", "16"}, {"update_interval", "200"}, {"scale", "32"}, {"scale_type", "channel"}},
+             "projections are drawn otherwise, and weights decay before a step");
+  if (t.on("apollo_layerwise")) put_layerwise(t, *t.held("apollo_layerwise"), "");
+}
+
+// Reads transformers' "rank=128,scale=1.0" for APOLLO; for Adafactor theirs reads nothing there.
+void finish_optimizer_arguments(Translator& t, const std::string& optimizer) {
   const Setting* const setting = t.held("optim_args");
   if (!setting) return;
+  if (optimizer == "adafactor") return t.judge(*setting, Mark::Same, "theirs reads nothing here for adafactor");
   const std::map<std::string, std::string> keys{{"rank", "apollo_rank"},
                                                 {"update_proj_gap", "apollo_update_interval"},
                                                 {"scale", "apollo_scale"},
                                                 {"scale_type", "apollo_scale_type"}};
+  std::string shown;
   for (const std::string& item : items_of(setting->value)) {
     const size_t equals = item.find('=');
     const std::string name = item.substr(0, equals), value = equals == item.npos ? "" : item.substr(equals + 1);
     const auto key = keys.find(name);
-    const bool usual = (name == "proj" && value == "random") || (name == "proj_type" && value == "std");
-    if (apollo && usual) continue;
-    if (!apollo || key == keys.end()) return t.judge(*setting, Mark::Refused, filled(say::kOptimizer, *setting));
+    if (optimizer != "apollo") return t.judge(*setting, Mark::Refused, filled(say::kOptimizer, *setting));
+    if ((name == "proj" && value == "random") || (name == "proj_type" && value == "std")) continue;
+    if (key == keys.end())
+      return t.judge(*setting, Mark::Refused,
+                     fmt::format("apollo projects at random, the smaller side: found {}", item));
     if (!t.put(key->second, value, *setting)) return;
+    shown += fmt::format("{}{}: {}", shown.empty() ? "" : ", ", key->second, value);
   }
-  t.judge(*setting, Mark::Same, "apollo_rank, apollo_update_interval, apollo_scale and apollo_scale_type");
+  t.judge(*setting, Mark::Same, shown.empty() ? "as here" : shown);
 }
 
 bool is_transformers_apollo(const std::string& optimizer) {
   const std::string word = lower_case(optimizer);
   return word == "apollo_adamw" || word == "apollo_adamw_layerwise";
 }
+
+std::string optimizer_of(const Translator& t) { return t.has("optimizer") ? t.value_of("optimizer") : "adamw"; }
 
 void finish_one_optimizer(Translator& t, const char* name) {
   for (const Setting* setting : t.all_held(name)) {
@@ -115,7 +150,7 @@ void finish_one_optimizer(Translator& t, const char* name) {
     else if (lower_case(setting->value) == "adafactor")
       t.put("optimizer", "adafactor", *setting);
     else if (is_transformers_apollo(setting->value))
-      put_apollo(t, *setting, {{"rank", "128"}, {"update_interval", "200"}, {"scale", "1"}, {"scale_type", "channel"}});
+      put_transformers_apollo(t, *setting);
     else if (bits == 8)
       t.put("state_format", "8bit", *setting, Mark::Changed, "moments are codes of 8 bits in blocks of snug's own");
     else if (bits == 16)
@@ -136,22 +171,18 @@ void finish_optimizer(Translator& t) {
   if (const Setting* const muon = t.held("use_muon"); muon && !is_off(muon->value)) put_muon(t, *muon);
   t.judge_all("adafactor", Mark::Same, "off, as here");
   if (t.on("adafactor")) t.put("optimizer", "adafactor", *t.held("adafactor"));
-  t.judge_all("use_apollo", Mark::Same, "off, as here");
-  if (t.on("use_apollo"))
-    put_apollo(t, *t.held("use_apollo"),
-               {{"rank", "16"}, {"update_interval", "200"}, {"scale", "32"}, {"scale_type", "channel"}});
-  const bool apollo = t.has("optimizer") && t.value_of("optimizer") == "apollo";
-  finish_optimizer_arguments(t, apollo);
+  put_llama_factory_apollo(t);
+  finish_optimizer_arguments(t, optimizer_of(t));
   for (const char* key : {"apollo_rank", "apollo_update_interval", "apollo_scale", "apollo_scale_type"})
-    if (!apollo) t.judge_all(key, Mark::Left, "it is of apollo");
+    if (optimizer_of(t) != "apollo") t.judge_all(key, Mark::Left, "it is of apollo");
   put_betas(t, "betas");
   put_betas(t, "ds_betas");
-  if (t.has("optimizer") && t.value_of("optimizer") == "adafactor")
-    for (const char* key : {"beta1", "beta2", "epsilon"})
-      if (t.has(key)) t.drop(key, "adafactor has none of AdamW's numbers, there as here");
   put_number(t, "ds_lr", "learning_rate");
   put_number(t, "ds_eps", "epsilon");
   put_number(t, "ds_decay", "weight_decay");
+  if (optimizer_of(t) == "adafactor")
+    for (const char* key : {"beta1", "beta2", "epsilon"})
+      if (t.has(key)) t.drop(key, "adafactor has none of AdamW's numbers, there as here");
   put_number(t, "ds_clipping", "max_grad_norm");
   t.judge_all("clipping_threshold", Mark::Decided, "gradient_clipping is off");
   t.judge_all("clipping", Mark::Same, "on");
@@ -204,6 +235,8 @@ void finish_numerics(Translator& t) {
     else
       t.put("compute", "fp8", *setting), said = true;
   }
+  if (optimizer_of(t) != "adamw" && t.has("state_format"))
+    t.drop("state_format", optimizer_of(t) + "'s states are in fp32, and so are weights in value");
   const bool asks = t.program() == Dialect::LlamaFactory || t.program() == Dialect::Trainer ||
                     t.program() == Dialect::MiniCpm || t.program() == Dialect::OpenRlhf;
   if (!said && asks)

@@ -75,9 +75,8 @@ inline constexpr std::string_view kAdapterKind =
     "snug's adapters are LoRA and DoRA; without this option it is translated as that";
 inline constexpr std::string_view kLoss = "snug's cross-entropy has label smoothing and z-loss, and nothing else";
 inline constexpr std::string_view kOptimizer =
-    "snug has AdamW, schedule-free too, Lion, Muon, Adafactor and APOLLO; state_format: 8bit keeps AdamW's moments in "
-    "2 "
-    "bytes a parameter";
+    "snug has AdamW, schedule-free too, Lion, Muon, Adafactor and APOLLO; "
+    "state_format: 8bit keeps AdamW's moments in 2 bytes a parameter";
 inline constexpr std::string_view kSchedule =
     "snug's schedules are constant, linear, cosine, cosine_with_restarts, polynomial, inverse_sqrt and "
     "warmup_stable_decay";

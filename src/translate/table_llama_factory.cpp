@@ -131,7 +131,7 @@ constexpr Row kLlamaFactory[] = {
     {"apollo_target", Refused, "all", "apollo scales all linears of layers", rules::only},
     {"apollo_proj", Refused, "random", "apollo projects at random", rules::only},
     {"apollo_proj_type", Refused, "std", "apollo projects the smaller side", rules::only},
-    {"apollo_layerwise", Decided, "", "with max_grad_norm 0 a layer is updated as soon as its gradient is there"},
+    {"apollo_layerwise", Same, "@apollo_layerwise"},
     {"apollo_scale_front", Refused, "", "apollo scales updates after it limits their growth", rules::only},
     {"use_galore galore_* use_badam badam_* use_adam_mini", Refused, "", say::kOptimizer,
      [](Translator& t, const Setting& s, const Row& row) {

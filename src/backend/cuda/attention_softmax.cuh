@@ -33,11 +33,11 @@ struct RowSoftmax {
 
   // Replaces products by weights relative to the base as it is, which is what add() gives but for a power of two, and
   // needs no maximum. Both rows must have begun. Where weights become large, it raises the base of the warp's rows;
-  // returns whether it did, and then the factors for the earlier sums. Scores that grow by more than 127 in one step
-  // make sums that are no numbers.
+  // returns whether it did, and then the factors for the earlier sums. Scores that grow by 128 or more in one step make
+  // sums that are no numbers.
   template <int N>
   __device__ bool add_to_base(Sum (&s)[N], float scale, float (&factor)[2]) {
-    constexpr float kLarge = 0x1p40f;
+    constexpr float kLarge = 0x1p40f, kMostRaise = 126.0f;  // of which the inverse power is no subnormal number
     const float total[2] = {weigh(s, scale, 0, base[0]), weigh(s, scale, 1, base[1])};
     sum[0] += total[0];
     sum[1] += total[1];
@@ -46,7 +46,7 @@ struct RowSoftmax {
     for (int half = 0; half < 2; half++) {
       float largest = fmaxf(total[half], __shfl_xor_sync(kAll, total[half], 1));
       largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
-      const float raise = largest > kLarge ? floorf(__log2f(largest)) : 0.0f;
+      const float raise = largest > kLarge ? fminf(floorf(__log2f(largest)), kMostRaise) : 0.0f;
       factor[half] = power_of_two(-raise);
       base[half] += raise;
       sum[half] *= factor[half];
@@ -56,6 +56,17 @@ struct RowSoftmax {
         for (int i = 2 * half; i < 2 * half + 2; i++) s[n][i] *= factor[half];
     }
     return true;
+  }
+
+  // Returns whether this thread's sums are no numbers.
+  __device__ bool overflown() const { return !(sum[0] < INFINITY && sum[1] < INFINITY); }
+
+  // Returns the sum over all threads of a row.
+  __device__ float total(int half) const {
+    float x = sum[half];
+    x += __shfl_xor_sync(kAll, x, 1);
+    x += __shfl_xor_sync(kAll, x, 2);
+    return x;
   }
 
  private:
@@ -71,18 +82,6 @@ struct RowSoftmax {
         total += s[n][i];
       }
     return total;
-  }
-
- public:
-  // Returns whether this thread's sums are no numbers.
-  __device__ bool overflown() const { return !(sum[0] < INFINITY && sum[1] < INFINITY); }
-
-  // Returns the sum over all threads of a row.
-  __device__ float total(int half) const {
-    float x = sum[half];
-    x += __shfl_xor_sync(kAll, x, 1);
-    x += __shfl_xor_sync(kAll, x, 2);
-    return x;
   }
 };
 

@@ -39,9 +39,10 @@ void Apollo::direct(const Operand& gradient, ParamId id, const State& state, con
               {read(gradient), read(projection), write(low)});
   emitter_.op("moments", ProjectedMoments{numerics_.beta1, numerics_.beta2, numerics_.epsilon},
               {read(low), update(state.first), update(state.second), write(squares), read(scalars)});
-  if (!numerics_.apollo_by_channel)
+  const bool by_channel = numerics_.apollo_scale_type == ScaleType::Channel;
+  if (!by_channel)
     emitter_.op("sums", TreeSum{.count = 2 * channels, .block = channels}, {read(squares), write(sums_)});
-  emitter_.op("scales", ChannelScales{}, {read(numerics_.apollo_by_channel ? squares : sums), write(scales)});
+  emitter_.op("scales", ChannelScales{}, {read(by_channel ? squares : sums), write(scales)});
   MatrixScales of_matrix;
   (by_rows ? of_matrix.rows : of_matrix.columns) = scales;
   emitter_.op(

@@ -15,6 +15,7 @@ inline std::map<std::string, std::string> words_of(Optimizer) {
   return {{"0", "adamw"}, {"1", "lion"},      {"2", "schedule_free_adamw"},
           {"3", "muon"},  {"4", "adafactor"}, {"5", "apollo"}};
 }
+inline std::map<std::string, std::string> words_of(ScaleType) { return {{"0", "channel"}, {"1", "tensor"}}; }
 inline std::map<std::string, std::string> words_of(BaseFormat) {
   return {{"plain", "numbers, as base_format bf16 and fp32 keep them"}};
 }
@@ -23,7 +24,7 @@ template <RecordOf<Numerics> R, class Visit>
 void visit_fields(R& numerics, Visit&& visit) {
   auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_once_per_step, logits_chunk_rows,
          beta1, beta2, epsilon, weight_decay, max_grad_norm, state, seed, optimizer, neftune_alpha, apollo_rank,
-         apollo_update_interval, apollo_scale, apollo_by_channel] = numerics;
+         apollo_update_interval, apollo_scale, apollo_scale_type] = numerics;
   visit("compute", compute);
   visit("compute fp8", fp8_products);
   visit("base", base);
@@ -44,7 +45,7 @@ void visit_fields(R& numerics, Visit&& visit) {
   visit("apollo_rank", apollo_rank);
   visit("apollo_update_interval", apollo_update_interval);
   visit("apollo_scale", apollo_scale);
-  visit("apollo_scale_type channel", apollo_by_channel);
+  visit("apollo_scale_type", apollo_scale_type);
 }
 
 // The fields of the adapter are added by themselves.

@@ -169,8 +169,12 @@ GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBu
 }
 
 bool GroupUpdates::stays(int group) const {
+  const auto is_here = [&](const Operand& values) { return on_device(job_.set, values); };
+  for (const ParamId id : matrices_of(group).first)
+    for (const MatrixState& state : job_.storage.matrix_states(id))
+      if (!is_here(state.values)) return false;
   return std::ranges::all_of(job_.storage.states(group),
-                             [&](const Array& state) { return on_device(job_.set, state.sharded.values); });
+                             [&](const Array& state) { return is_here(state.sharded.values); });
 }
 
 void GroupUpdates::update_through(int group) {

@@ -19,9 +19,14 @@ namespace snug {
 enum class Optimizer : uint8_t { AdamW, Lion, ScheduleFreeAdamW, Muon, Adafactor, Apollo };
 std::string_view name(Optimizer optimizer);
 // Returns whether updates of some parameters need the whole of their gradients.
-inline bool updates_matrices(Optimizer optimizer) { return optimizer >= Optimizer::Muon; }
+inline bool updates_matrices(Optimizer optimizer) {
+  return optimizer == Optimizer::Muon || optimizer == Optimizer::Adafactor || optimizer == Optimizer::Apollo;
+}
 // Returns the optimizer of a name; throws UserError for another name.
 Optimizer optimizer_from_name(std::string_view name);
+
+// Says what APOLLO gives a scale: each row (or column) of a matrix, or the matrix.
+enum class ScaleType : uint8_t { Channel, Tensor };
 
 struct Numerics {
   DType compute = DType::BF16;  // of products and activations: BF16 or F32
@@ -40,10 +45,10 @@ struct Numerics {
   Optimizer optimizer = Optimizer::AdamW;  // those but AdamW with state in Fp32 only
   double neftune_alpha = 0;                // of noise on the embeddings of what is trained on; 0: none
   // Of Apollo: numbers to which a row or column is projected, at most, steps between projections, and what an update is
-  // scaled by the root of. Scales are of rows or columns, or of the whole matrix.
+  // scaled by the root of.
   int64_t apollo_rank = 256, apollo_update_interval = 200;
   double apollo_scale = 1;
-  bool apollo_by_channel = true;
+  ScaleType apollo_scale_type = ScaleType::Channel;
 
   // Returns to how many numbers APOLLO projects each row (or column, where those are more) of a matrix.
   int64_t projected_to(const Shape& matrix) const { return std::min({apollo_rank, matrix.rows(), matrix.cols()}); }
