@@ -1,7 +1,6 @@
 // Adafactor: a run of it against transformers' in fp64 (fixtures/adafactor.json), what is kept of it, and a run of it
 // however it is held.
 #include "optimizer_runs.h"
-#include "temp_directory.h"
 
 namespace snug {
 namespace {
@@ -42,17 +41,7 @@ TEST(Adafactor, UpdatesInTheBackwardAreThoseAfterIt) {
 }
 
 TEST(Adafactor, RunsGoOnWhateverRanksSaved) {
-  const TempDirectory run;
-  const JobSpec job = adafactor_job("qwen2", DType::BF16);
-  Arrangement four;
-  four.ranks = 4, four.zero = 3, four.states = Space::Host;
-  const Halves fresh = halves(Begin::Fresh, run.path(), job, four);
-  expect_resumed(halves(Begin::Resumed, run.path(), job, four), fresh, true, 0, "by four");
-  for (const int ranks : {2, 1}) {
-    Arrangement fewer;
-    fewer.ranks = ranks;
-    expect_resumed(halves(Begin::Resumed, run.path(), job, fewer), fresh, false, 1e-2, "by fewer");
-  }
+  expect_runs_go_on_whatever_ranks_saved(adafactor_job("qwen2", DType::BF16));
 }
 
 // Beside the weights there is a number a row and a column; a vector is one row.

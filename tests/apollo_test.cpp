@@ -1,7 +1,6 @@
 // APOLLO: a run of it against its authors' code in fp64 (fixtures/apollo.json), what is kept of it, and a run of it
 // however it is held.
 #include "optimizer_runs.h"
-#include "temp_directory.h"
 
 namespace snug {
 namespace {
@@ -38,19 +37,7 @@ TEST(Apollo, NoArrangementChangesABit) {
   expect_no_arrangement_changes_a_bit(false, set_apollo, [](const Outcome&) {});
 }
 
-TEST(Apollo, RunsGoOnWhateverRanksSaved) {
-  const TempDirectory run;
-  const JobSpec job = apollo_job("qwen2", DType::BF16);
-  Arrangement four;
-  four.ranks = 4, four.zero = 3, four.states = Space::Host;
-  const Halves fresh = halves(Begin::Fresh, run.path(), job, four);
-  expect_resumed(halves(Begin::Resumed, run.path(), job, four), fresh, true, 0, "by four");
-  for (const int ranks : {2, 1}) {
-    Arrangement fewer;
-    fewer.ranks = ranks;
-    expect_resumed(halves(Begin::Resumed, run.path(), job, fewer), fresh, false, 1e-2, "by fewer");
-  }
-}
+TEST(Apollo, RunsGoOnWhateverRanksSaved) { expect_runs_go_on_whatever_ranks_saved(apollo_job("qwen2", DType::BF16)); }
 
 // Of a matrix of layers there are moments of its projection, to no more than its smaller side, and a norm; embeddings,
 // head, norms and biases have AdamW's.

@@ -3,7 +3,6 @@
 #include "backend/cpu/backend.h"
 #include "optimizer_runs.h"
 #include "plan/lowering/orthogonalize.h"
-#include "temp_directory.h"
 
 namespace snug {
 namespace {
@@ -65,21 +64,7 @@ TEST(Muon, NoArrangementChangesABit) {
       false, [](JobSpec& job) { job.numerics.optimizer = Optimizer::Muon; }, [](const Outcome&) {});
 }
 
-// Four ranks, each of which keeps up a part of what AdamW updates, save; as many go on to the same bits, and fewer and
-// one from the same states.
-TEST(Muon, RunsGoOnWhateverRanksSaved) {
-  const TempDirectory run;
-  const JobSpec job = muon_job("qwen2", DType::BF16);
-  Arrangement four;
-  four.ranks = 4, four.zero = 3, four.states = Space::Host;
-  const Halves fresh = halves(Begin::Fresh, run.path(), job, four);
-  expect_resumed(halves(Begin::Resumed, run.path(), job, four), fresh, true, 0, "by four");
-  for (const int ranks : {2, 1}) {
-    Arrangement fewer;
-    fewer.ranks = ranks;
-    expect_resumed(halves(Begin::Resumed, run.path(), job, fewer), fresh, false, 1e-2, "by fewer");
-  }
-}
+TEST(Muon, RunsGoOnWhateverRanksSaved) { expect_runs_go_on_whatever_ranks_saved(muon_job("qwen2", DType::BF16)); }
 
 // A matrix has momentum alone; what AdamW updates has both moments.
 TEST(Muon, MatricesKeepOneMoment) {

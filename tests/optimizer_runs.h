@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arranged.h"
+#include "temp_directory.h"
 
 namespace snug {
 
@@ -53,6 +54,21 @@ void expect_no_arrangement_changes_a_bit(bool speculative, const Set& set, const
         look(found);
       }
     }
+}
+
+// Lets four ranks, each of which updates a part, save a job's first step; as many go on to the same bits, and fewer and
+// one from the same states.
+inline void expect_runs_go_on_whatever_ranks_saved(const JobSpec& job) {
+  const TempDirectory run;
+  Arrangement four;
+  four.ranks = 4, four.zero = 3, four.states = Space::Host;
+  const Halves fresh = halves(Begin::Fresh, run.path(), job, four);
+  expect_resumed(halves(Begin::Resumed, run.path(), job, four), fresh, true, 0, "by four");
+  for (const int ranks : {2, 1}) {
+    Arrangement fewer;
+    fewer.ranks = ranks;
+    expect_resumed(halves(Begin::Resumed, run.path(), job, fewer), fresh, false, 1e-2, "by fewer");
+  }
 }
 
 }  // namespace snug
