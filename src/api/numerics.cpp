@@ -245,27 +245,27 @@ void resolve_base(JobSpec& spec, const JobConfig& options) {
 void note_matrices(JobSpec& spec) {
   const Numerics& n = spec.numerics;
   if (n.optimizer != Optimizer::Muon && n.optimizer != Optimizer::Apollo) return;
-  const std::vector<bool> matrices = trained_hidden_matrices(spec.table);
-  double flops = 0;
-  int64_t whole = 0;
-  for (size_t i = 0; i < matrices.size(); i++) {
-    if (!matrices[i]) continue;
-    flops += orthogonalize_flops(spec.table.params[i].shape);
-    whole += n.projected_to(spec.table.params[i].shape) < n.apollo_rank;
-  }
-  const auto count = std::ranges::count(matrices, true);
-  if (count == 0)
-    spec.sources.notes.push_back(
+  const std::vector<bool> updated = trained_hidden_matrices(spec.table);
+  std::vector<Shape> matrices;
+  for (size_t i = 0; i < updated.size(); i++)
+    if (updated[i]) matrices.push_back(spec.table.params[i].shape);
+  const auto note = [&](const std::string& text) { spec.sources.notes.push_back(text); };
+  if (matrices.empty())
+    return note(
         fmt::format("{} has no matrix of layers, or of adapters, to update: adamw does all", name(n.optimizer)));
-  else if (n.optimizer == Optimizer::Muon)
-    spec.sources.notes.push_back(fmt::format(
-        "muon orthogonalises {} matrices in every step, by products of {:.3g} TFLOP in all; all else has adamw", count,
-        flops / 1e12));
-  else
-    spec.sources.notes.push_back(fmt::format(
-        "apollo scales {} matrices by their gradients' projections to {} numbers a row or column{}; all else has adamw",
-        count, n.apollo_rank,
-        whole == 0 ? "" : fmt::format(", of {} to as many as their smaller side has, which is less", whole)));
+  if (n.optimizer == Optimizer::Muon) {
+    double flops = 0;
+    for (const Shape& matrix : matrices) flops += orthogonalize_flops(matrix);
+    return note(fmt::format(
+        "muon orthogonalises {} matrices in every step, by products of {:.3g} TFLOP in all; all else has adamw",
+        matrices.size(), flops / 1e12));
+  }
+  const auto narrow =
+      std::ranges::count_if(matrices, [&](const Shape& matrix) { return n.projected_to(matrix) < n.apollo_rank; });
+  note(fmt::format(
+      "apollo scales {} matrices by their gradients' projections to {} numbers a row or column{}; all else has adamw",
+      matrices.size(), n.apollo_rank,
+      narrow == 0 ? "" : fmt::format(", of {} to as many as their smaller side has, which is less", narrow)));
 }
 
 }  // namespace snug

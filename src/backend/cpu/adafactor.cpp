@@ -7,14 +7,10 @@
 namespace snug::cpu {
 
 Launch bind_factored_means(const FactoredMeans& means, Operands operands) {
-  const TensorView gradient = operands.dense("g", kActivation);
-  const int64_t count = gradient.rows(), width = gradient.cols();
-  float* const rows = operands.vector("rows", {DType::F32}, count).as<float>();
-  float* const columns = operands.vector("columns", {DType::F32}, width).as<float>();
-  const StepScalars* const scalars = take_step_scalars(operands);
-  operands.done();
-  return dispatch_activation(gradient.dtype, [&]<class G>() -> Launch {
-    return [=, g = Rows<G>(gradient)](const RuntimeScalars& runtime) {
+  const FactoredMeansOperands of = factored_means_operands(operands);
+  return dispatch_activation(of.g.dtype, [&]<class G>() -> Launch {
+    return [=, g = Rows<G>(of.g), rows = of.rows.as<float>(), columns = of.columns.as<float>(), count = of.g.rows(),
+            width = of.g.cols(), scalars = of.scalars](const RuntimeScalars& runtime) {
       if (scalars->finite == 0.0f) return;
       const FactoredMeansScalars s(means, runtime);
       const auto square = [factor = scalars->factor](float x) { return (x * factor) * (x * factor); };
@@ -30,19 +26,15 @@ Launch bind_factored_means(const FactoredMeans& means, Operands operands) {
 }
 
 Launch bind_factored_scales(Operands operands) {
-  const TensorView rows = operands.dense("rows", {DType::F32}), columns = operands.dense("columns", {DType::F32});
-  const float* const mean = operands.vector("mean", {DType::F32}, 1).as<float>();
-  float* const row_scales = operands.vector("row_scales", {DType::F32}, rows.count()).as<float>();
-  float* const column_scales = operands.vector("column_scales", {DType::F32}, columns.count()).as<float>();
-  operands.done();
-  return [=, of_rows = rows.as<float>(), of_columns = columns.as<float>()](const RuntimeScalars&) {
-    const auto fill = [](const TensorView& of, const float* means, float over, float* scales) {
-      share_runs(Extent(1, of.count()), [=](int64_t, int64_t first, int64_t last) {
+  const FactoredScalesOperands of = factored_scales_operands(operands);
+  return [=, of_rows = of.rows.as<float>(), of_columns = of.columns.as<float>()](const RuntimeScalars&) {
+    const auto fill = [](int64_t count, const float* means, float over, float* scales) {
+      share_runs(Extent(1, count), [=](int64_t, int64_t first, int64_t last) {
         for (int64_t i = first; i < last; i++) scales[i] = 1.0f / std::sqrt(means[i] / over);
       });
     };
-    fill(rows, of_rows, *mean, row_scales);
-    fill(columns, of_columns, 1.0f, column_scales);
+    fill(of.rows.count(), of_rows, *of.mean, of.row_scales);
+    fill(of.columns.count(), of_columns, 1.0f, of.column_scales);
   };
 }
 

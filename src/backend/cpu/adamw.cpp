@@ -9,10 +9,10 @@
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
 #include "backend/cpu/weights.h"
+#include "backend/update_operands.h"
 #include "base/rng.h"
 #include "base/rounding.h"
 #include "tensor/codebook.h"
-#include "tensor/step_scalars.h"
 
 namespace snug::cpu {
 namespace {
@@ -175,7 +175,7 @@ Launch bind_adamw(const AdamW& adamw, Operands operands) {
   const TensorView m = operands.vector("m", {kept}, n), v = operands.vector("v", {kept}, n);
   float* const m_scales = bit8 ? operands.vector("m_scales", {DType::F32}, blocks).as<float>() : nullptr;
   float* const v_scales = bit8 ? operands.vector("v_scales", {DType::F32}, blocks).as<float>() : nullptr;
-  const StepScalars* const step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  const StepScalars* const step = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
     const auto with_state = [&](auto state) {

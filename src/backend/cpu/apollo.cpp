@@ -8,18 +8,14 @@
 namespace snug::cpu {
 
 Launch bind_projected_moments(const ProjectedMoments& moments, Operands operands) {
-  const TensorView low = operands.dense("low", {DType::F32});
-  const int64_t count = low.rows(), width = low.cols();
-  float* const m = operands.vector("m", {DType::F32}, low.count()).as<float>();
-  float* const v = operands.vector("v", {DType::F32}, low.count()).as<float>();
-  float* const squares = operands.vector("squares", {DType::F32}, 2 * count).as<float>();
-  const StepScalars* const scalars = take_step_scalars(operands);
-  operands.done();
-  return [=, s = ProjectedMomentsScalars(moments), values = low.as<float>()](const RuntimeScalars&) {
+  const ProjectedMomentsOperands of = projected_moments_operands(operands);
+  return [=, s = ProjectedMomentsScalars(moments), values = of.low.as<float>(), scalars = of.scalars,
+          squares = of.squares](const RuntimeScalars&) {
+    const int64_t count = of.low.rows(), width = of.low.cols();
     const float factor = scalars->factor;
     share_rows(count, width, [&](int64_t row) {
       const float* const r = values + row * width;
-      float *const first = m + row * width, *const second = v + row * width;
+      float *const first = of.m + row * width, *const second = of.v + row * width;
       squares[count + row] = sum(width, [=](int64_t j) { return (r[j] * factor) * (r[j] * factor); });
       squares[row] = scalars->finite == 0.0f ? 0.0f : sum(width, [=](int64_t j) {
         const float x = r[j] * factor;
@@ -46,16 +42,12 @@ Launch bind_channel_scales(Operands operands) {
 }
 
 Launch bind_growth_limit(const GrowthLimit& limit, Operands operands) {
-  const float* const square = operands.vector("square", {DType::F32}, 1).as<float>();
-  float* const last = operands.vector("last", {DType::F32}, 1).as<float>();
-  float* const factor = operands.vector("factor", {DType::F32}, 1).as<float>();
-  const StepScalars* const scalars = take_step_scalars(operands);
-  operands.done();
+  const GrowthLimitOperands of = growth_limit_operands(operands);
   return [=](const RuntimeScalars& runtime) {
-    const float norm = std::sqrt(*square), grown = norm / (*last + kLeastProjection);
-    const float over = *last == 0.0f ? 1.0f : std::max(kMostGrowth, grown) / kMostGrowth;
-    if (scalars->finite != 0.0f) *last = norm / over;
-    *factor = update_scale(limit, runtime) / over;
+    const float norm = std::sqrt(*of.square), grown = norm / (*of.last + kLeastProjection);
+    const float over = *of.last == 0.0f ? 1.0f : std::max(kMostGrowth, grown) / kMostGrowth;
+    if (of.scalars->finite != 0.0f) *of.last = norm / over;
+    *of.factor = update_scale(limit, runtime) / over;
   };
 }
 

@@ -5,21 +5,13 @@
 #include "backend/update_operands.h"
 
 namespace snug::cpu {
-namespace {
-
-const float* columns_of(const ScaledOperands& of, bool columns) {
-  return columns ? of.column_scales.as<float>() : nullptr;
-}
-
-}  // namespace
-
 Launch bind_scaled_squares(const ScaledSquares& attrs, Operands operands) {
   const ScaledOperands of = scaled_operands(operands, attrs.rows, attrs.columns);
   float* const squares = operands.vector("squares", {DType::F32}, of.g.rows()).as<float>();
   const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(of.g.dtype, [&]<class G>() -> Launch {
-    return [=, g = Rows<G>(of.g), columns = columns_of(of, attrs.columns)](const RuntimeScalars&) {
+    return [=, g = Rows<G>(of.g), columns = of.column_scales](const RuntimeScalars&) {
       const int64_t width = of.g.cols();
       share_rows(of.g.rows(), width, [&](int64_t row) {
         const float factor = of.row_scales ? scalars->factor * of.row_scales[row] : scalars->factor;
@@ -38,7 +30,7 @@ Launch bind_scale_matrix(const ScaleMatrix& attrs, Operands operands) {
   const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(of.g.dtype, [&]<class G>() -> Launch {
-    return [=, g = Rows<G>(of.g), columns = columns_of(of, attrs.columns)](const RuntimeScalars&) {
+    return [=, g = Rows<G>(of.g), columns = of.column_scales](const RuntimeScalars&) {
       if (scalars->finite == 0.0f) return;
       const float factor = scalars->factor * *whole;
       share_runs(Extent(of.g.rows(), of.g.cols()), [&](int64_t row, int64_t first, int64_t last) {

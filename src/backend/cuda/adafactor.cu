@@ -69,34 +69,26 @@ __global__ void square_limit_kernel(const float* square, float threshold, float*
 }  // namespace
 
 Launch bind_factored_means(const FactoredMeans& means, Operands operands, cudaStream_t stream) {
-  const TensorView g = operands.dense("g", kActivation);
-  const TensorView rows = operands.vector("rows", {DType::F32}, g.rows()),
-                   columns = operands.vector("columns", {DType::F32}, g.cols());
-  const StepScalars* const scalars = take_step_scalars(operands);
-  operands.done();
-  const bool is_wide = wide({g, columns});
-  return dispatch_activation(g.dtype, [&]<class T>() -> Launch {
+  const FactoredMeansOperands of = factored_means_operands(operands);
+  const bool is_wide = wide({of.g, of.columns});
+  return dispatch_activation(of.g.dtype, [&]<class T>() -> Launch {
     return [=](const RuntimeScalars& runtime) {
       const FactoredMeansScalars s(means, runtime);
       dispatch_wide(is_wide, [&]<int N>() {
-        row_means_kernel<N>
-            <<<blocks_of(g.rows(), 1), kThreads, 0, stream>>>(g.as<T>(), g.cols(), rows.as<float>(), scalars, s);
+        row_means_kernel<N><<<blocks_of(of.g.rows(), 1), kThreads, 0, stream>>>(of.g.as<T>(), of.g.cols(),
+                                                                                of.rows.as<float>(), of.scalars, s);
       });
       check_launch("row_means");
-      sum_columns<T>(g, is_wide, ColumnMeans{columns.as<float>(), scalars, s, g.rows()}, stream);
+      sum_columns<T>(of.g, is_wide, ColumnMeans{of.columns.as<float>(), of.scalars, s, of.g.rows()}, stream);
     };
   });
 }
 
 Launch bind_factored_scales(Operands operands, cudaStream_t stream) {
-  const TensorView rows = operands.dense("rows", {DType::F32}), columns = operands.dense("columns", {DType::F32});
-  const float* const mean = operands.vector("mean", {DType::F32}, 1).as<float>();
-  float* const row_scales = operands.vector("row_scales", {DType::F32}, rows.count()).as<float>();
-  float* const column_scales = operands.vector("column_scales", {DType::F32}, columns.count()).as<float>();
-  operands.done();
-  return [=, of_rows = rows.as<float>(), of_columns = columns.as<float>()](const RuntimeScalars&) {
-    launch_elements(stream, Extent(1, rows.count()), false, InverseRootsBody{of_rows, mean, row_scales});
-    launch_elements(stream, Extent(1, columns.count()), false, InverseRootsBody{of_columns, nullptr, column_scales});
+  const FactoredScalesOperands of = factored_scales_operands(operands);
+  return [=, rows = of.rows.as<float>(), columns = of.columns.as<float>()](const RuntimeScalars&) {
+    launch_elements(stream, Extent(1, of.rows.count()), false, InverseRootsBody{rows, of.mean, of.row_scales});
+    launch_elements(stream, Extent(1, of.columns.count()), false, InverseRootsBody{columns, nullptr, of.column_scales});
   };
 }
 

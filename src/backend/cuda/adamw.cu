@@ -143,7 +143,7 @@ Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream) {
   bound.v = operands.vector("v", {kept}, n);
   bound.m_scales = bit8 ? operands.vector("m_scales", {DType::F32}, blocks).as<float>() : nullptr;
   bound.v_scales = bit8 ? operands.vector("v_scales", {DType::F32}, blocks).as<float>() : nullptr;
-  bound.step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
+  bound.step = take_step_scalars(operands);
   operands.done();
   if (bit8) return bit8_launch(bound);
   return dispatch_activation(bound.gradient.dtype, [&]<class G>() {

@@ -58,15 +58,10 @@ __global__ void growth_limit_kernel(const float* square, float* last, float* fac
 }  // namespace
 
 Launch bind_projected_moments(const ProjectedMoments& moments, Operands operands, cudaStream_t stream) {
-  const TensorView low = operands.dense("low", {DType::F32});
-  float* const m = operands.vector("m", {DType::F32}, low.count()).as<float>();
-  float* const v = operands.vector("v", {DType::F32}, low.count()).as<float>();
-  float* const squares = operands.vector("squares", {DType::F32}, 2 * low.rows()).as<float>();
-  const StepScalars* const scalars = take_step_scalars(operands);
-  operands.done();
+  const ProjectedMomentsOperands of = projected_moments_operands(operands);
   return [=, s = ProjectedMomentsScalars(moments)](const RuntimeScalars&) {
-    projected_moments_kernel<<<blocks_of(low.rows(), kThreads / 32), kThreads, 0, stream>>>(
-        low.as<float>(), low.rows(), low.cols(), m, v, squares, scalars, s);
+    projected_moments_kernel<<<blocks_of(of.low.rows(), kThreads / 32), kThreads, 0, stream>>>(
+        of.low.as<float>(), of.low.rows(), of.low.cols(), of.m, of.v, of.squares, of.scalars, s);
     check_launch("projected_moments");
   };
 }
@@ -80,13 +75,9 @@ Launch bind_channel_scales(Operands operands, cudaStream_t stream) {
 }
 
 Launch bind_growth_limit(const GrowthLimit& limit, Operands operands, cudaStream_t stream) {
-  const float* const square = operands.vector("square", {DType::F32}, 1).as<float>();
-  float* const last = operands.vector("last", {DType::F32}, 1).as<float>();
-  float* const factor = operands.vector("factor", {DType::F32}, 1).as<float>();
-  const StepScalars* const scalars = take_step_scalars(operands);
-  operands.done();
+  const GrowthLimitOperands of = growth_limit_operands(operands);
   return [=](const RuntimeScalars& runtime) {
-    growth_limit_kernel<<<1, 1, 0, stream>>>(square, last, factor, scalars, update_scale(limit, runtime));
+    growth_limit_kernel<<<1, 1, 0, stream>>>(of.square, of.last, of.factor, of.scalars, update_scale(limit, runtime));
     check_launch("growth_limit");
   };
 }

@@ -199,11 +199,12 @@ template <int D, bool capped>
 __global__ void __launch_bounds__(kThreadsOf<kGroups<D>>, 1)
     attention_forward_kernel(const __grid_constant__ Forward f) {
   static_assert(kStationaryBytes<D> % kTileAlignment == 0 && kTileBytes<D> % kTileAlignment == 0);
-  if (f.exact)
-    await_kernel_before();
-  else
+  if (!f.exact) {
     let_next_begin();
-  if (f.exact && *f.overflow == 0) return;
+  } else {
+    await_kernel_before();
+    if (*f.overflow == 0) return;
+  }
   constexpr int kConsumers = kGroups<D>, kStationaryRingBytes = kConsumers * Ring<1>::kBytes;
   __shared__ uint64_t barriers[(kStationaryRingBytes + 2 * Ring<kStages<D>>::kBytes) / 8];
   __shared__ TakenTile taken[kConsumers];

@@ -56,10 +56,7 @@ struct ScaleMatrixBody {
   }
 };
 
-bool is_wide(const ScaledOperands& of, bool columns) { return columns ? wide({of.g, of.column_scales}) : wide({of.g}); }
-const float* columns_of(const ScaledOperands& of, bool columns) {
-  return columns ? of.column_scales.as<float>() : nullptr;
-}
+bool is_wide(const ScaledOperands& of) { return of.column_scales ? wide({of.g, of.of_columns}) : wide({of.g}); }
 
 }  // namespace
 
@@ -69,10 +66,10 @@ Launch bind_scaled_squares(const ScaledSquares& attrs, Operands operands, cudaSt
   const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(of.g.dtype, [&]<class T>() -> Launch {
-    return [=, words = is_wide(of, attrs.columns), columns = columns_of(of, attrs.columns)](const RuntimeScalars&) {
+    return [=, words = is_wide(of)](const RuntimeScalars&) {
       dispatch_wide(words, [&]<int N>() {
         scaled_squares_kernel<N><<<blocks_of(of.g.rows(), 1), kThreads, 0, stream>>>(
-            of.g.as<T>(), of.g.cols(), of.row_scales, columns, squares, scalars);
+            of.g.as<T>(), of.g.cols(), of.row_scales, of.column_scales, squares, scalars);
       });
       check_launch("scaled_squares");
     };
@@ -85,8 +82,8 @@ Launch bind_scale_matrix(const ScaleMatrix& attrs, Operands operands, cudaStream
   const StepScalars* const scalars = take_step_scalars(operands);
   operands.done();
   return dispatch_activation(of.g.dtype, [&]<class T>() -> Launch {
-    const ScaleMatrixBody<T> body{Rows<T>(of.g), of.row_scales, columns_of(of, attrs.columns), whole, scalars};
-    return [=, words = is_wide(of, attrs.columns)](const RuntimeScalars&) {
+    const ScaleMatrixBody<T> body{Rows<T>(of.g), of.row_scales, of.column_scales, whole, scalars};
+    return [=, words = is_wide(of)](const RuntimeScalars&) {
       launch_elements(stream, Extent(of.g.rows(), of.g.cols()), words, body);
     };
   });

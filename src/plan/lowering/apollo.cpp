@@ -4,15 +4,22 @@
 #include <cmath>
 
 namespace snug {
+namespace {
+
+// Return how many rows or columns of a matrix are scaled, those of which it has more, and how many numbers each has.
+int64_t channels_of(const Shape& matrix) { return std::max(matrix.rows(), matrix.cols()); }
+int64_t width_of(const Shape& matrix) { return std::min(matrix.rows(), matrix.cols()); }
+
+}  // namespace
 
 Apollo::Apollo(Emitter& emitter, const Numerics& numerics, DType gradient, std::span<const Shape> matrices)
     : emitter_(emitter), numerics_(numerics), scaler_(emitter, matrices) {
   int64_t channels = 1, projection = 1, low = 1;
   for (const Shape& matrix : matrices) {
     const int64_t rank = numerics.projected_to(matrix);
-    channels = std::max(channels, apollo_channels(matrix));
-    projection = std::max(projection, rank * apollo_width(matrix));
-    low = std::max(low, rank * apollo_channels(matrix));
+    channels = std::max(channels, channels_of(matrix));
+    projection = std::max(projection, rank * width_of(matrix));
+    low = std::max(low, rank * channels_of(matrix));
   }
   projection_ = emitter.tensor("projection", gradient, {projection}, Role::State);
   low_ = emitter.tensor("low", DType::F32, {low}, Role::State);
@@ -23,8 +30,8 @@ Apollo::Apollo(Emitter& emitter, const Numerics& numerics, DType gradient, std::
 }
 
 void Apollo::direct(const Operand& gradient, ParamId id, const State& state, const Operand& scalars) {
-  const int64_t rank = numerics_.projected_to(gradient.shape), channels = apollo_channels(gradient.shape),
-                width = apollo_width(gradient.shape);
+  const int64_t rank = numerics_.projected_to(gradient.shape), channels = channels_of(gradient.shape),
+                width = width_of(gradient.shape);
   const bool by_rows = gradient.shape.rows() >= gradient.shape.cols();
   const Operand projection = reshaped(elements(projection_, 0, rank * width), {rank, width}),
                 low = reshaped(elements(low_, 0, channels * rank), {channels, rank}),

@@ -8,10 +8,6 @@
 
 namespace snug {
 
-// Returns how many rows or columns of a matrix are scaled, those of which it has more, and how many numbers each has.
-inline int64_t apollo_channels(const Shape& matrix) { return std::max(matrix.rows(), matrix.cols()); }
-inline int64_t apollo_width(const Shape& matrix) { return std::min(matrix.rows(), matrix.cols()); }
-
 class Apollo {
  public:
   // What is kept of a matrix, in fp32: moments of its projected gradient [channels, rank], and its last update's norm
